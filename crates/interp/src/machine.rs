@@ -1,0 +1,102 @@
+//! The machine: everything that a program can reach by an address, and the accesses themselves.
+
+use runnel_ir::{EntityRef, Size, Table};
+
+use crate::address::{Kind, index, kind, place};
+use crate::fault::What;
+use crate::image::Image;
+use crate::packet::Packet;
+use crate::tables::Tables;
+
+/// Packet, tables, and the memory of the program that runs.
+///
+/// Packet and tables outlive a program; the image is the one program's own. To let another program go on where
+/// one gave up (a deopt), exchange the images.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// The packet.
+    pub packet: Packet,
+    /// The tables.
+    pub tables: Tables,
+    /// Data objects and stack of the program that runs.
+    pub image: Image,
+}
+
+impl Machine {
+    /// A machine with an empty packet.
+    pub fn new(tables: Tables, image: Image) -> Machine {
+        Machine { packet: Packet::default(), tables, image }
+    }
+
+    /// The `len` bytes at `address`, which all lie in one object. No bytes may be asked for anywhere.
+    ///
+    /// # Errors
+    /// Accesses that a program must not make, as [`What`] lists them.
+    pub fn bytes(&self, address: u64, len: usize) -> Result<&[u8], What> {
+        if len == 0 {
+            return Ok(&[]);
+        }
+        match kind(address) {
+            Kind::Packet => self.packet.slice(address, len),
+            Kind::Slot => self.image.slot_slice(index(address), address, len),
+            Kind::Data => self.image.data_slice(index(address), address, len),
+            Kind::Entry => self.tables.value_slice(Table::new(index(address)), place(address), len),
+            Kind::Nothing | Kind::Context | Kind::Table => Err(What::Unmapped { address }),
+        }
+    }
+
+    /// The `len` bytes at `address`, to be overwritten entirely.
+    ///
+    /// # Errors
+    /// Accesses that a program must not make, as [`What`] lists them.
+    pub fn bytes_mut(&mut self, address: u64, len: usize) -> Result<&mut [u8], What> {
+        if len == 0 {
+            return Ok(&mut []);
+        }
+        match kind(address) {
+            Kind::Packet => self.packet.slice_mut(address, len),
+            Kind::Slot => self.image.slot_slice_mut(index(address), address, len),
+            Kind::Data => self.image.data_slice_mut(index(address), address, len),
+            Kind::Entry => self.tables.value_slice_mut(Table::new(index(address)), place(address), len),
+            Kind::Nothing | Kind::Context | Kind::Table => Err(What::Unmapped { address }),
+        }
+    }
+
+    /// Loads a number in the machine's byte order, zero-extended.
+    ///
+    /// # Errors
+    /// As [`Machine::bytes`].
+    pub fn load(&self, size: Size, address: u64) -> Result<u64, What> {
+        self.bytes(address, size.bytes() as usize).map(number)
+    }
+
+    /// Stores the low `size` bytes of a number in the machine's byte order.
+    ///
+    /// # Errors
+    /// As [`Machine::bytes`].
+    pub fn store(&mut self, size: Size, address: u64, value: u64) -> Result<(), What> {
+        put_number(self.bytes_mut(address, size.bytes() as usize)?, value);
+        Ok(())
+    }
+}
+
+/// The number that up to eight bytes hold in the machine's byte order.
+pub(crate) fn number(bytes: &[u8]) -> u64 {
+    let mut wide = [0; 8];
+    if cfg!(target_endian = "little") {
+        wide[..bytes.len()].copy_from_slice(bytes);
+    } else {
+        wide[8 - bytes.len()..].copy_from_slice(bytes);
+    }
+    u64::from_ne_bytes(wide)
+}
+
+/// Writes the low bytes of a number, as many as there is room for.
+pub(crate) fn put_number(bytes: &mut [u8], value: u64) {
+    let wide = value.to_ne_bytes();
+    if cfg!(target_endian = "little") {
+        bytes.copy_from_slice(&wide[..bytes.len()]);
+    } else {
+        bytes.copy_from_slice(&wide[8 - bytes.len()..]);
+    }
+}

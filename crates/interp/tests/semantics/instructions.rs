@@ -1,0 +1,133 @@
+//! Arithmetic, control flow and the edges between blocks.
+
+use std::fmt::Write;
+
+use expect_test::expect;
+use runnel_interp::Ended;
+use runnel_ir::{BinaryOp, Cond, UnaryOp, Width};
+
+use crate::{Bench, verdict};
+
+/// Operands at which operations differ from each other.
+const PAIRS: [(u64, u64); 5] =
+    [(7, 3), (0xffff_ffff_ffff_fff9, 2), (0x1_8000_0000, 0xffff_ffff_ffff_ffff), (5, 0), (1, 0x21)];
+
+#[test]
+fn every_operation_on_two_operands_gives_what_its_definition_says() {
+    let mut table = String::new();
+    for &op in BinaryOp::ALL {
+        for width in [Width::W32, Width::W64] {
+            write!(table, "{:8}", format!("{op}.{width}")).unwrap();
+            for (a, b) in PAIRS {
+                let body = format!("v1 = const {a:#x}\nv2 = const {b:#x}\nv99 = {op}.{width} v1, v2");
+                let text = verdict(&body);
+                let value: u64 = text[8..text.len() - 1].parse().unwrap();
+                write!(table, " {value:#x}").unwrap();
+            }
+            table.push('\n');
+        }
+    }
+    expect![[r#""#]].assert_eq(&table);
+}
+
+#[test]
+fn every_operation_on_one_operand_gives_what_its_definition_says() {
+    let mut table = String::new();
+    for &op in UnaryOp::ALL {
+        let text = verdict(&format!("v1 = const 0xf1e2d3c4b5a69788\nv99 = {op} v1"));
+        let value: u64 = text[8..text.len() - 1].parse().unwrap();
+        writeln!(table, "{op} {value:#x}").unwrap();
+    }
+    expect![[r#""#]].assert_eq(&table);
+}
+
+#[test]
+fn every_condition_chooses_its_branch() {
+    let mut table = String::new();
+    for &cond in Cond::ALL {
+        for width in [Width::W32, Width::W64] {
+            write!(table, "{:8}", format!("{cond}.{width}")).unwrap();
+            for (a, b) in [(1_u64, 2_u64), (2, 2), (0x1_0000_0002, 2), (u64::MAX, 1), (0x8000_0000, 1)] {
+                let text = Bench::new(&format!(
+                    "block0(v0):\nv1 = const {a:#x}\nv2 = const {b:#x}\nbranch.{cond}.{width} v1, v2, block1, block2
+                     block1:\nv3 = const 1\nreturn v3\nblock2:\nv4 = const 0\nreturn v4"
+                ))
+                .ended(&[]);
+                table.push_str(if text == "Verdict(1)" { " y" } else { " n" });
+            }
+            table.push('\n');
+        }
+    }
+    expect![[r#""#]].assert_eq(&table);
+}
+
+#[test]
+fn block_parameters_are_handed_over_all_at_once() {
+    // Three values rotate; doing the moves one after another would lose one.
+    let mut bench = Bench::new(
+        "block0(v0):
+         v1 = const 1
+         v2 = const 2
+         v3 = const 3
+         v4 = const 0
+         jump block1(v1, v2, v3, v4)
+         block1(v5, v6, v7, v8):
+         v9 = const 1
+         v10 = add.64 v8, v9
+         v11 = const 4
+         branch.ult.64 v8, v11, block1(v6, v7, v5, v10), block2(v7, v6)
+         block2(v12, v13):
+         v14 = const 8
+         v15 = shl.64 v12, v14
+         v16 = or.64 v15, v13
+         return v16",
+    );
+    // Four rotations of (1, 2, 3) are one: (2, 3, 1).
+    assert_eq!(bench.run(&[]).unwrap().ended, Ended::Verdict(0x103));
+}
+
+#[test]
+fn a_program_that_does_not_end_runs_out_of_fuel() {
+    let mut bench = Bench::new("block0(v0):\njump block1\nblock1:\njump block1");
+    bench.state.fuel = 100;
+    expect!["block1: the program ran for more than 100 steps"].assert_eq(&bench.ended(&[]));
+}
+
+#[test]
+fn a_deopt_is_told_apart_from_a_verdict_and_says_whether_anything_was_written() {
+    let mut clean = Bench::new("slot s0 8\nblock0(v0):\nv1 = slot_addr s0\nstore.64 v1, v1\ndeopt v0");
+    let outcome = clean.run(&[]).unwrap();
+    assert_eq!((outcome.ended, outcome.wrote, outcome.steps), (Ended::Deopt, false, 3));
+    let mut dirty = Bench::new("block0(v0):\nv1 = ctx_load.32 v0\nstore.8 v1, v1\ndeopt v0");
+    assert!(dirty.run(&[1]).unwrap().wrote);
+}
+
+#[test]
+fn a_program_that_gives_up_is_followed_by_the_one_it_falls_back_to() {
+    let tables = "table t0 \"t\" index key 4 value 8 entries 1\n";
+    let mut quick =
+        Bench::new(&format!("{tables}data d0 \"d\" live = 0100000000000000\nblock0(v0):\ndeopt v0"));
+    let original = Bench::new(&format!(
+        "{tables}data d0 \"d\" live = 0500000000000000\nblock0(v0):
+         v1 = data_addr d0
+         v2 = load.64 v1
+         v3 = table_value t0
+         atomic_add.64 v3, v2
+         v4 = load.64 v3
+         return v4"
+    ));
+    let (mut counters, mut image) = (original.counters.clone(), original.state.machine.image.clone());
+    for expected in [5, 10] {
+        let outcome = runnel_interp::run_or_fall_back(
+            (&quick.compiled, &mut quick.counters),
+            (&original.compiled, &mut counters, &mut image),
+            &mut quick.state,
+        )
+        .unwrap();
+        assert_eq!(outcome.ended, Ended::Verdict(expected));
+        assert_eq!((outcome.steps, outcome.wrote), (7, true));
+    }
+    assert_eq!((quick.counters.runs, counters.runs), (2, 2));
+    let d0 = runnel_ir::EntityRef::new(0);
+    assert_eq!(quick.state.machine.image.data(d0).unwrap()[0], 1);
+}

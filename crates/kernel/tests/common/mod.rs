@@ -1,0 +1,109 @@
+//! What the tests against the real kernel share: compiling C to objects, small programs, unique names.
+//!
+//! Every test here needs root and fails with the kernel's error without it.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use runnel_bpf::insn::{self, Insn};
+use runnel_bpf::spec::{MapSpec, ProgramSpec};
+
+/// `BPF_PROG_TYPE_XDP`.
+pub const XDP: u32 = 6;
+/// `BPF_PROG_TYPE_SCHED_CLS`.
+pub const SCHED_CLS: u32 = 3;
+/// `BPF_MAP_TYPE_*`.
+pub const HASH: u32 = 1;
+pub const ARRAY: u32 = 2;
+pub const PROG_ARRAY: u32 = 3;
+pub const PERCPU_HASH: u32 = 5;
+pub const PERCPU_ARRAY: u32 = 6;
+pub const LRU_HASH: u32 = 9;
+pub const LPM_TRIE: u32 = 11;
+pub const ARRAY_OF_MAPS: u32 = 12;
+pub const QUEUE: u32 = 22;
+pub const RINGBUF: u32 = 27;
+/// `BPF_F_*`.
+pub const NO_PREALLOC: u32 = 1;
+pub const MMAPABLE: u32 = 1 << 10;
+
+/// A name that no other test uses, short enough for an interface.
+pub fn unique(prefix: &str) -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("{prefix}{:x}x{:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A C source compiled to a BPF object, removed with this value.
+pub struct Compiled {
+    dir: tempfile::TempDir,
+    stem: String,
+}
+
+impl Compiled {
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join(format!("{}.o", self.stem))
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+/// Compiles C, with the usual headers included for it.
+pub fn compile(stem: &str, source: &str) -> Compiled {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let compiled = Compiled { dir, stem: stem.to_owned() };
+    let c = compiled.dir().join(format!("{stem}.bpf.c"));
+    let head =
+        "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>\nchar _license[] SEC(\"license\") = \"GPL\";\n";
+    std::fs::write(&c, format!("{head}{source}")).expect("writing the source");
+    let output = Command::new(env!("RUNNEL_BUILD_CLANG"))
+        .args(["-g", "-O2", "-target", "bpf", "-mcpu=v3", "-c", "-I", env!("RUNNEL_BUILD_BPF_INCLUDE")])
+        .args(["-idirafter", &format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH)])
+        .arg(&c)
+        .arg("-o")
+        .arg(compiled.path())
+        .output()
+        .expect("running clang");
+    assert!(output.status.success(), "clang: {}", String::from_utf8_lossy(&output.stderr));
+    compiled
+}
+
+pub fn map_spec(
+    name: &str,
+    map_type: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    flags: u32,
+) -> MapSpec {
+    MapSpec { name: name.to_owned(), map_type, key_size, value_size, max_entries, flags }
+}
+
+/// `r0 = value; exit`.
+pub fn returns(prog_type: u32, value: i32) -> ProgramSpec {
+    program(
+        prog_type,
+        vec![
+            Insn::new(insn::ALU64 | insn::MOV | insn::K, 0, 0, 0, value),
+            Insn::new(insn::JMP | insn::EXIT, 0, 0, 0, 0),
+        ],
+        vec![],
+    )
+}
+
+pub fn program(prog_type: u32, insns: Vec<Insn>, maps: Vec<MapSpec>) -> ProgramSpec {
+    ProgramSpec {
+        name: "test".to_owned(),
+        section: String::new(),
+        prog_type,
+        expected_attach_type: 0,
+        flags: 0,
+        license: "GPL".to_owned(),
+        insns,
+        maps,
+    }
+}
