@@ -57,7 +57,18 @@ fn compile(clang: &str, include: &str, source: &Path, object: &Path) -> Result<(
         other => other,
     };
     let output = Command::new(clang)
-        .args(["-g", "-O2", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-c"])
+        .args([
+            "-g",
+            "-O2",
+            "-target",
+            "bpf",
+            "-mcpu=v3",
+            "-Wall",
+            "-Wextra",
+            "-Wno-unused-parameter",
+            "-Werror",
+            "-c",
+        ])
         .arg(format!("-D__TARGET_ARCH_{kernel_arch}"))
         .args(["-I", include, "-idirafter", &format!("/usr/include/{arch}-linux-gnu")])
         .arg(source)

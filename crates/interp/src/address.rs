@@ -5,7 +5,7 @@
 //! | bits | meaning |
 //! |---|---|
 //! | 60–63 | what the object is ([`Kind`]); 0 is nothing, so that null and small numbers point nowhere |
-//! | 40–59 | which one of that kind |
+//! | 40–59 | which one of that kind; of a table's values, 10 bits for the table and the low 10 of the value's number |
 //! | 0–39 | where in a flat memory, the objects lying one after another as a real machine would lay them |
 //!
 //! The name makes every access checkable against the bounds of the one object that the pointer was made from:
@@ -32,6 +32,14 @@ pub(crate) const END_PLACE: u64 = 1 << INDEX_SHIFT;
 
 /// How many objects of one kind an address can tell apart.
 pub(crate) const MAX_OBJECTS: usize = 1 << (KIND_SHIFT - INDEX_SHIFT);
+
+/// How many tables an address can tell apart.
+pub(crate) const MAX_TABLES: usize = MAX_OBJECTS >> TAG_BITS;
+
+/// Bits of a value's number that are part of its address, so that a pointer that runs off one value is not taken
+/// for a pointer to the next.
+const TAG_BITS: u32 = 10;
+const TAG_MASK: usize = (1 << TAG_BITS) - 1;
 
 /// What an address points into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,8 +85,23 @@ pub(crate) fn data_address(data: Data, place: u64) -> u64 {
     address(Kind::Data, data.index() as u64, place)
 }
 
-pub(crate) fn entry_address(table: Table, place: u64) -> u64 {
-    address(Kind::Entry, table.index() as u64, place)
+/// Address in the value number `slot` of a table.
+pub(crate) fn entry_address(table: Table, slot: usize, place: u64) -> u64 {
+    address(Kind::Entry, (table.index() << TAG_BITS | slot & TAG_MASK) as u64, place)
+}
+
+/// The table that an address made by [`entry_address`] belongs to.
+pub(crate) fn entry_table(address: u64) -> Table {
+    Table::new(index(address) >> TAG_BITS)
+}
+
+/// How far value number `slot` comes after the nearest that `address` may have been made for; 0 when it may have
+/// been made for this one.
+pub(crate) fn entry_distance(address: u64, slot: usize) -> i64 {
+    const HALF: i64 = 1 << (TAG_BITS - 1);
+    let tag = index(address) & TAG_MASK;
+    let distance = (slot.wrapping_sub(tag) & TAG_MASK) as i64;
+    if distance < HALF { distance } else { distance - 2 * HALF }
 }
 
 pub(crate) const fn kind(address: u64) -> Kind {

@@ -14,6 +14,8 @@ pub enum Object {
     Data(Data),
     /// The value of one entry of a table.
     Entry(Table),
+    /// All values of a table.
+    Values(Table),
 }
 
 impl std::fmt::Display for Object {
@@ -22,7 +24,8 @@ impl std::fmt::Display for Object {
             Object::Packet => f.write_str("the packet"),
             Object::Slot(slot) => write!(f, "slot {slot}"),
             Object::Data(data) => write!(f, "data {data}"),
-            Object::Entry(table) => write!(f, "a value of table {table}"),
+            Object::Entry(table) => write!(f, "the value of an entry of table {table}"),
+            Object::Values(table) => write!(f, "the memory of table {table}"),
         }
     }
 }
@@ -37,7 +40,7 @@ pub enum What {
         address: u64,
     },
     /// An access that is not wholly inside of the object that its address belongs to.
-    #[error("{len} bytes at offset {offset} of {object} are not all inside of its {size} bytes")]
+    #[error("an access of {len} at offset {offset} is not inside of {object}, which has {size} bytes")]
     OutOfBounds {
         /// The object.
         object: Object,

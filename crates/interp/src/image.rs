@@ -33,11 +33,7 @@ pub(crate) struct Layout {
 
 impl Layout {
     pub(crate) fn new(program: &Program) -> Result<Layout, SetupError> {
-        for (what, count) in [
-            ("slots", program.slots.len()),
-            ("data objects", program.data.len()),
-            ("tables", program.tables.len()),
-        ] {
+        for (what, count) in [("slots", program.slots.len()), ("data objects", program.data.len())] {
             if count > MAX_OBJECTS {
                 return Err(SetupError::TooMany { what, count, limit: MAX_OBJECTS });
             }

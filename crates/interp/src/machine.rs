@@ -1,8 +1,8 @@
 //! The machine: everything that a program can reach by an address, and the accesses themselves.
 
-use runnel_ir::{EntityRef, Size, Table};
+use runnel_ir::Size;
 
-use crate::address::{Kind, index, kind, place};
+use crate::address::{Kind, index, kind};
 use crate::fault::What;
 use crate::image::Image;
 use crate::packet::Packet;
@@ -40,7 +40,7 @@ impl Machine {
             Kind::Packet => self.packet.slice(address, len),
             Kind::Slot => self.image.slot_slice(index(address), address, len),
             Kind::Data => self.image.data_slice(index(address), address, len),
-            Kind::Entry => self.tables.value_slice(Table::new(index(address)), place(address), len),
+            Kind::Entry => self.tables.value_slice(address, len),
             Kind::Nothing | Kind::Context | Kind::Table => Err(What::Unmapped { address }),
         }
     }
@@ -57,7 +57,7 @@ impl Machine {
             Kind::Packet => self.packet.slice_mut(address, len),
             Kind::Slot => self.image.slot_slice_mut(index(address), address, len),
             Kind::Data => self.image.data_slice_mut(index(address), address, len),
-            Kind::Entry => self.tables.value_slice_mut(Table::new(index(address)), place(address), len),
+            Kind::Entry => self.tables.value_slice_mut(address, len),
             Kind::Nothing | Kind::Context | Kind::Table => Err(What::Unmapped { address }),
         }
     }

@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use crate::link::LinkError;
 use crate::object::ObjectError;
+use crate::watcher::WatcherError;
 
 /// What the operations of this crate return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -93,6 +94,9 @@ pub enum Error {
     /// A program could not be attached, replaced or detached.
     #[error(transparent)]
     Link(#[from] LinkError),
+    /// The consistency watcher cannot do what was asked.
+    #[error(transparent)]
+    Watcher(#[from] WatcherError),
 }
 
 impl Error {

@@ -14,6 +14,7 @@ pub mod object;
 pub mod program;
 mod sys;
 pub mod test_run;
+pub mod watcher;
 
 pub use error::{Errno, Error, LoadError, Result};
 pub use sys::possible_cpus;

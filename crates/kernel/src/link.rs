@@ -243,7 +243,7 @@ fn failed(doing: String, errno: Errno) -> Error {
     }
 }
 
-fn raw_info(fd: BorrowedFd<'_>) -> Result<sys::bpf_link_info> {
+pub(crate) fn raw_info(fd: BorrowedFd<'_>) -> Result<sys::bpf_link_info> {
     let mut info = sys::bpf_link_info::default();
     let mut len = size_of::<sys::bpf_link_info>() as u32;
     // SAFETY: `info` is a plain structure of `len` bytes; its pointers are null and their lengths zero.

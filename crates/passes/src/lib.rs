@@ -11,8 +11,25 @@
 
 mod edit;
 mod eliminate_dead_code;
+mod eliminate_dead_stores;
+mod fold_addresses;
+mod fold_constants;
+mod forward_loads;
 mod lattice;
+mod number_values;
+mod pipeline;
+mod simplify_algebra;
 mod simplify_cfg;
+mod ssa_repair;
+mod thread_jumps;
 
 pub use eliminate_dead_code::eliminate_dead_code;
+pub use eliminate_dead_stores::eliminate_dead_stores;
+pub use fold_addresses::fold_addresses;
+pub use fold_constants::fold_constants;
+pub use forward_loads::forward_loads;
+pub use number_values::number_values;
+pub use pipeline::{Fuel, PassError, clean_up, clean_up_checked, clean_up_with};
+pub use simplify_algebra::simplify_algebra;
 pub use simplify_cfg::simplify_cfg;
+pub use thread_jumps::thread_jumps;

@@ -83,7 +83,8 @@ const DIRECT: &str = "direct index";
 const HASH: &str = "perfect hash";
 const LEVELS: &str = "multi-level index";
 
-type Attempts = Vec<(&'static str, Result<Representation, Refusal>)>;
+type Attempt = (&'static str, Result<Representation, Refusal>);
+type Attempts = Vec<Attempt>;
 
 /// Builds every representation that applies to `contents` at a site.
 ///
@@ -149,7 +150,11 @@ fn attempts(prepared: &Prepared<'_>, facts: &SiteFacts, budget: u64) -> Attempts
         if matching.items.is_empty() {
             return constant(RowId::MISS);
         }
-        all.extend(exact_attempts(&matching, budget));
+        match contents.kind {
+            // Consecutive indices are as dense as can be: nothing else comes close.
+            TableKind::Index => all.push(direct(&matching, budget)),
+            _ => all.extend(exact_attempts(&matching, budget)),
+        }
         return all;
     }
     if !is_full_length(contents, facts) {
@@ -175,9 +180,13 @@ fn attempts(prepared: &Prepared<'_>, facts: &SiteFacts, budget: u64) -> Attempts
 fn exact_attempts(matching: &Matching, budget: u64) -> Attempts {
     vec![
         (COMPARE, CompareTree::exact(matching).map(Representation::Compare)),
-        (DIRECT, DirectIndex::new(matching, budget).map(Representation::Direct)),
+        direct(matching, budget),
         (HASH, PerfectHash::new(matching, budget).map(Representation::Hash)),
     ]
+}
+
+fn direct(matching: &Matching, budget: u64) -> Attempt {
+    (DIRECT, DirectIndex::new(matching, budget).map(Representation::Direct))
 }
 
 /// Whether a site always asks for the longest prefix there is.

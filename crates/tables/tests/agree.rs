@@ -16,29 +16,29 @@ fn near(key: &[u8]) -> Vec<Vec<u8>> {
         key[bit / 8] ^= 1 << (bit % 8);
         key
     });
-    let step = |key: &[u8], by: u8| {
-        // Adds to the last byte and carries towards the first.
+    // Adds or subtracts 1 at the last byte and carries towards the first.
+    let step = |key: &[u8], up: bool| {
         let mut key = key.to_vec();
-        let mut carry = by;
         for byte in key.iter_mut().rev() {
-            let (sum, over) = byte.overflowing_add(carry);
-            *byte = sum;
-            carry = if by == 1 { u8::from(over) } else { u8::from(over).wrapping_sub(1) };
+            *byte = if up { byte.wrapping_add(1) } else { byte.wrapping_sub(1) };
+            if *byte != if up { 0 } else { 255 } {
+                break;
+            }
         }
         key
     };
     let reversed = |key: &[u8]| key.iter().rev().copied().collect::<Vec<u8>>();
     let mut keys: Vec<Vec<u8>> = flipped.collect();
-    for by in [1, 255] {
-        keys.push(step(key, by));
-        keys.push(reversed(&step(&reversed(key), by)));
+    for up in [true, false] {
+        keys.push(step(key, up));
+        keys.push(reversed(&step(&reversed(key), up)));
     }
     keys.push(key.to_vec());
     keys
 }
 
 /// Bytes that often are alike, so that keys collide in some of their words.
-fn byte() -> impl Strategy<Value = u8> {
+fn byte() -> impl Strategy<Value = u8> + Clone {
     prop_oneof![3 => Just(0u8), 2 => 0..4u8, 1 => any::<u8>(), 1 => Just(255u8)]
 }
 

@@ -7,6 +7,7 @@
 //! | [`trace`] | packets over a routes table, with the locality of published experiments |
 //! | [`router`] | packets that reach every branch of the router (`nf/router`) |
 //! | [`pcap`] | packet files |
+//! | [`programs`] | IR programs that are well-formed, terminate and are safe, with their inputs |
 //!
 //! Everything random is drawn from a seed; the same seed gives the same result with the same version of the
 //! `rand` crate, which does not promise it across versions. Nothing here talks to a kernel, judges a result,
@@ -14,6 +15,7 @@
 
 pub mod packet;
 pub mod pcap;
+pub mod programs;
 pub mod router;
 pub mod routes;
 pub mod trace;

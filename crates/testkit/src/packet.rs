@@ -191,8 +191,8 @@ fn correct_checksum(packet: &mut [u8]) {
 
 /// Every way to break `frame` that any program which checks IPv4 headers is to notice: truncated at each length
 /// that leaves an Ethernet header and cuts into the packet, and each header field wrong on both sides of
-/// where it is right. `frame` is a sound one; with padding, fewer lengths are wrong. For anything else than a frame
-/// with an IPv4 header there are none.
+/// where it is right. `frame` is a sound one; with padding, fewer lengths are wrong. A frame that is too
+/// short for an IPv4 header has none.
 pub fn faults(frame: &[u8]) -> Vec<Fault> {
     let Some(ip) = ipv4_offset(frame) else { return Vec::new() };
     let Some(header) = frame.get(ip..ip + IPV4_HEADER) else { return Vec::new() };

@@ -142,6 +142,20 @@ mod tests {
     }
 
     #[test]
+    fn no_damage_is_too_odd() {
+        let whole = file(&[b"first", b"second", b"third"]);
+        for at in 0..whole.len() {
+            for byte in [0x00, 0x01, 0x7f, 0xff] {
+                let mut damaged = whole.clone();
+                damaged[at] = byte;
+                if let Ok(frames) = read(&damaged[..]) {
+                    assert!(frames.iter().map(Vec::len).sum::<usize>() <= whole.len());
+                }
+            }
+        }
+    }
+
+    #[test]
     fn cut_packets_and_huge_lengths_are_refused() {
         let big_endian = file(&[])[0] == 0xa1;
         let number = |n: u32| if big_endian { n.to_be_bytes() } else { n.to_le_bytes() };

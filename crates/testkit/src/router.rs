@@ -353,8 +353,8 @@ impl<'a> Survey<'a> {
     /// A target for each place that the tables have.
     fn targets(&self) -> HashMap<Place, Target> {
         let mut found = HashMap::new();
-        if let Some(local) = self.tables.local_addrs.iter().find(|addr| is_unicast(**addr)) {
-            found.insert(Place::Local, Target { destination: *local, tagged: false, mtu: 0 });
+        if let Some(destination) = self.local() {
+            found.insert(Place::Local, Target { destination, tagged: false, mtu: 0 });
         }
         // Neighbours on connected networks are the only targets of direct routes.
         for (addr, _) in &self.tables.neighbours {
@@ -383,6 +383,16 @@ impl<'a> Survey<'a> {
         {
             found.insert(place, target);
         }
+    }
+
+    /// An address of the router; one that packets would be forwarded to if it were not, where there is such.
+    fn local(&self) -> Option<Ipv4Addr> {
+        let mut locals = self.tables.local_addrs.iter().copied().filter(|addr| is_unicast(*addr));
+        let would_forward = |addr: &Ipv4Addr| {
+            let place = self.lookup(*addr).and_then(|route| self.place(route, *addr));
+            place.is_some_and(|(place, target)| place.is_forward() && !target.tagged)
+        };
+        locals.clone().find(would_forward).or_else(|| locals.next())
     }
 
     /// An address that no route leads to.

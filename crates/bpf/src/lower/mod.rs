@@ -14,7 +14,7 @@ mod emit;
 mod regs;
 mod select;
 
-use runnel_ir::{Data, Program, VerifyError};
+use runnel_ir::{Data, EntityRef, Program, Table, VerifyError};
 use thiserror::Error;
 
 use crate::insn::Insn;
@@ -39,9 +39,11 @@ pub struct Fallback<'a> {
     pub original: &'a [Insn],
 }
 
-/// What the program refers to that is not in the IR. Table `i` of the program is map `i`.
+/// What the program refers to that is not in the IR.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Layout<'a> {
+    /// Map index of each table, by number; tables beyond the end of the list have their own number.
+    pub tables: &'a [u32],
     /// Place of each data object, by number.
     pub data: &'a [DataPlace],
     /// What `deopt` does; a program without `deopt` needs none.
@@ -55,6 +57,12 @@ pub struct Lowered {
     pub insns: Vec<Insn>,
     /// Origins, one a slot.
     pub origins: Vec<Option<u32>>,
+}
+
+impl Layout<'_> {
+    fn map_of(&self, table: Table) -> u32 {
+        self.tables.get(table.index()).copied().unwrap_or(table.as_u32())
+    }
 }
 
 /// A program that cannot be lowered.

@@ -199,8 +199,8 @@ impl Selector<'_> {
     fn reg(&mut self, value: Value) -> Result<VReg> {
         let op = match self.program.def(value) {
             Some(InstData::Const(c)) => Op::Const(*c),
-            Some(InstData::TableRef(table)) => Op::Map(table.as_u32()),
-            Some(InstData::TableValue { table, offset }) => Op::MapValue(table.as_u32(), *offset),
+            Some(InstData::TableRef(table)) => Op::Map(self.layout.map_of(*table)),
+            Some(InstData::TableValue { table, offset }) => Op::MapValue(self.layout.map_of(*table), *offset),
             Some(InstData::DataAddr { data, offset }) => {
                 let place = self.layout.data.get(data.index()).ok_or(LowerError::Place(*data))?;
                 Op::MapValue(place.map, place.offset + offset)
@@ -399,7 +399,7 @@ impl Selector<'_> {
         let more = more.iter().map(|&v| self.reg(v)).collect::<Result<SmallVec<[VReg; 2]>>>()?;
         let (map, buffer) = (self.temp(), self.temp());
         self.push(Op::FrameAddr(self.key_buffer), smallvec![Operand::reg_def(buffer)]);
-        self.push(Op::Map(table.as_u32()), smallvec![Operand::reg_def(map)]);
+        self.push(Op::Map(self.layout.map_of(table)), smallvec![Operand::reg_def(map)]);
         let mut args: SmallVec<[VReg; 5]> = smallvec![map, buffer];
         args.extend(more);
         self.call(Op::Call(helper), &args, result);

@@ -151,12 +151,12 @@ fn read_sections<'a>(
         return Err(ObjectError::malformed("section header table", "it is empty; was the file stripped?"));
     }
     let names = header.section_strings_index(LE, bytes).map_err(malformed)?;
-    let names = headers.get(names.0).map_or(Ok(&[][..]), |h| section_data(h, bytes, "section names"))?;
+    let names = headers.get(names.0).map_or(Ok(&[][..]), |h| section_data(h, bytes, names.0, ""))?;
     let mut total = 0u64;
     let mut sections = Vec::with_capacity(headers.len());
-    for header in headers {
+    for (index, header) in headers.iter().enumerate() {
         let name = c_str(names, header.sh_name(LE) as usize, MAX_NAME).unwrap_or("");
-        let data = section_data(header, bytes, name)?;
+        let data = section_data(header, bytes, index, name)?;
         total += data.len() as u64;
         sections.push(Section {
             name,
@@ -177,12 +177,13 @@ fn read_sections<'a>(
 fn section_data<'a>(
     header: &SectionHeader64<LittleEndian>,
     bytes: &'a [u8],
+    index: usize,
     name: &str,
 ) -> Result<&'a [u8], ObjectError> {
     let (offset, size) = (header.sh_offset(LE), header.sh_size(LE));
     header
         .data(LE, bytes)
-        .map_err(|_| ObjectError::truncated(format!("section `{name}`"), offset, size, bytes.len()))
+        .map_err(|_| ObjectError::truncated(format!("section {index} `{name}`"), offset, size, bytes.len()))
 }
 
 /// The symbol table's section index (0 if there is none) and its symbols.

@@ -452,7 +452,7 @@ impl<'a> Linker<'a> {
     fn call_target(&self, function: usize, index: usize, insn: Insn) -> Result<Option<Target>, Refusal> {
         let place = || self.place_of(function, index);
         let Function { start, section_index, .. } = &self.functions[function];
-        let after = |insn_at: i64| (insn_at + i64::from(insn.imm) + 1) * 8;
+        let after = |slot: i64| slot.saturating_add(i64::from(insn.imm) + 1).saturating_mul(8);
         let (section, offset) = match self.relocation(function, index) {
             None if insn.src() == 0 => return Ok(None),
             None if insn.src() == PSEUDO_CALL => (*section_index, after((start + index) as i64)),

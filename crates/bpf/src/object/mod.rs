@@ -13,11 +13,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The way through: [`elf`] checks the container, [`maps`] reads declarations and data sections, [`link`] builds
-//! programs, [`hook`] types them, [`ext`] keeps lines of source and CO-RE relocations. An error concerns the file
+//! The way through: `elf` checks the container, `maps` reads declarations and data sections, `link` builds
+//! programs, `hook` types them, `ext` keeps lines of source and CO-RE relocations. An error concerns the file
 //! as a whole; a program that cannot be used is refused on its own, with the reason, and the others stay usable.
 //!
-//! It relies on nothing in its input: sizes are checked before memory is set aside, names are cut at 512 bytes,
+//! It relies on nothing in its input: sizes are checked before memory is set aside, names beyond 512 bytes count as none,
 //! and what programs take together is limited. It deliberately does not resolve CO-RE relocations, kernel symbols
 //! or configuration values, nor write objects.
 

@@ -53,3 +53,22 @@ fn a_program_longer_than_the_kernel_takes_is_refused() {
     let refusal = object.programs[0].spec.as_ref().expect_err("too long");
     assert_eq!(refusal, &Refusal::TooLarge { insns: 1_000_001, limit: "the kernel takes 1,000,000" });
 }
+
+#[test]
+fn functions_that_overlap_cost_no_more_than_others() {
+    const FUNCTIONS: usize = 20_000;
+    let mut text = String::from("\t.section xdp,\"ax\",@progbits\n");
+    for i in 0..FUNCTIONS {
+        let _ = write!(
+            text,
+            "\t.globl f{i}\n\t.type f{i},@function\nf{i}:\n\tcall f{FUNCTIONS}\n\t.size f{i}, .Lend-f{i}\n"
+        );
+    }
+    function(&mut text, &format!("f{FUNCTIONS}"), "\tr0 = 0\n.Lend:\n");
+    let object = Object::parse(&assemble(&text)).expect("a good object");
+    let usable = object.programs.iter().filter(|p| p.spec.is_ok()).count();
+    let too_large =
+        object.programs.iter().filter(|p| matches!(p.spec, Err(Refusal::TooLarge { .. }))).count();
+    assert_eq!(usable + too_large, FUNCTIONS + 1);
+    assert!((400..800).contains(&usable), "{usable} usable");
+}

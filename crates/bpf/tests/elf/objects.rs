@@ -6,7 +6,7 @@ use runnel_bpf::object::hook::{F_SLEEPABLE, F_XDP_HAS_FRAGS};
 use runnel_bpf::object::{ExternKind, InitialData, MapRefusal, Object, ObjectError, Refusal, SlotValue};
 use runnel_bpf::spec::MapSpec;
 
-use crate::support::{compile, object, program, refusal, spec};
+use crate::support::{ROUTER, compile, object, program, refusal, spec};
 
 fn map_spec(name: &str, numbers: [u32; 5]) -> MapSpec {
     let [map_type, key_size, value_size, max_entries, flags] = numbers;
@@ -330,4 +330,16 @@ fn broken_type_information_is_an_error_that_says_where() {
     assert_eq!(ty(31 << 24).expect_err("a bad kind"), BtfError::UnknownKind { id: 1, kind: 31 });
     assert_eq!(ty(4 << 24 | 1).expect_err("no member"), BtfError::Truncated { id: 1, offset: 0 });
     assert_eq!(ty(2 << 24).expect("a pointer").size_of(1), Some(8));
+}
+
+#[test]
+fn nothing_of_the_router_is_refused() {
+    let object = object(ROUTER, &[]);
+    assert!(object.refused_maps.is_empty() && !object.programs.is_empty());
+    for program in &object.programs {
+        let spec = spec(&object, &program.name);
+        assert_eq!((spec.prog_type, spec.expected_attach_type), (6, 37), "{}", program.name);
+        assert!(object.core_relocations(program).is_empty());
+        assert!((0..spec.insns.len()).all(|pc| object.source_line(program, pc).is_some()));
+    }
 }

@@ -18,7 +18,11 @@ pub const SNIPPETS: &[(&str, &[&str])] = &[
     ("same_section.s", &[]),
     ("odd.s", &[]),
     ("instructions.s", &[]),
+    (ROUTER, &[]),
 ];
+
+/// The project's own router, seen from the snippets.
+pub const ROUTER: &str = "../../../../../nf/router/router.bpf.c";
 
 /// Path of a snippet.
 pub fn snippet(name: &str) -> PathBuf {

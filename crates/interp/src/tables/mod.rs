@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 
 use runnel_ir::{EntityRef, Program, Table, TableData, TableKind};
 
-use crate::address::{END_PLACE, TABLE_PLACE, entry_address};
+use crate::address::{END_PLACE, MAX_TABLES, TABLE_PLACE, entry_table};
 use crate::fault::{ControlError, SetupError, What};
 use table::TableState;
 
@@ -96,8 +96,12 @@ impl Tables {
     /// [`SetupError`] when the sizes make no sense or need more memory than is provided.
     pub fn new(program: &Program, cpus: u32) -> Result<Tables, SetupError> {
         let cpus = cpus.max(1);
+        let count = program.tables.len();
+        if count > MAX_TABLES {
+            return Err(SetupError::TooMany { what: "tables", count, limit: MAX_TABLES });
+        }
         let mut start = TABLE_PLACE;
-        let mut tables = Vec::with_capacity(program.tables.len());
+        let mut tables = Vec::with_capacity(count);
         for (table, data) in &program.tables {
             let bytes = footprint(data, cpus)?;
             if start + bytes > END_PLACE {
@@ -143,8 +147,7 @@ impl Tables {
     /// [`What::NoSuchTable`] when there is no such table or its keys have another size.
     pub fn lookup(&mut self, table: Table, key: &[u8]) -> Result<u64, What> {
         let cpu = self.cpu;
-        let state = self.state(table, key)?;
-        Ok(state.lookup(key, cpu).map_or(0, |place| entry_address(table, place)))
+        Ok(self.state(table, key)?.lookup(key, cpu).unwrap_or(0))
     }
 
     /// Inserts or replaces an entry as a program does. Gives 0 or a negative error number.
@@ -176,7 +179,7 @@ impl Tables {
         let state = self.tables.get(table.index()).ok_or(What::NoSuchTable { table })?;
         match state.data {
             TableData { kind: TableKind::Index, max_entries: 1, per_cpu: false, .. } => {
-                Ok(entry_address(table, state.first_place() + u64::from(offset)))
+                Ok(state.first_address() + u64::from(offset))
             }
             _ => Err(What::NotDirect { table }),
         }
@@ -258,17 +261,14 @@ impl Tables {
         if key.len() == expected { Ok(state) } else { Err(state.wrong_size("key", expected, key.len())) }
     }
 
-    pub(crate) fn value_slice(&self, table: Table, place: u64, len: usize) -> Result<&[u8], What> {
-        self.tables.get(table.index()).ok_or(What::NoSuchTable { table })?.value_slice(place, len)
+    pub(crate) fn value_slice(&self, address: u64, len: usize) -> Result<&[u8], What> {
+        let table = entry_table(address);
+        self.tables.get(table.index()).ok_or(What::NoSuchTable { table })?.value_slice(address, len)
     }
 
-    pub(crate) fn value_slice_mut(
-        &mut self,
-        table: Table,
-        place: u64,
-        len: usize,
-    ) -> Result<&mut [u8], What> {
-        self.tables.get_mut(table.index()).ok_or(What::NoSuchTable { table })?.value_slice_mut(place, len)
+    pub(crate) fn value_slice_mut(&mut self, address: u64, len: usize) -> Result<&mut [u8], What> {
+        let table = entry_table(address);
+        self.tables.get_mut(table.index()).ok_or(What::NoSuchTable { table })?.value_slice_mut(address, len)
     }
 }
 

@@ -81,19 +81,19 @@ impl TableState {
         self.values.copies()
     }
 
-    /// Place of the value of a table of one entry.
-    pub(super) fn first_place(&self) -> u64 {
-        self.values.place(0, 0)
+    /// Address of the value of a table of one entry.
+    pub(super) fn first_address(&self) -> u64 {
+        self.values.address(0, 0)
     }
 
-    /// Place of the value that `key` finds for `cpu`; counts as a use.
+    /// Address of the value that `key` finds for `cpu`; counts as a use.
     pub(super) fn lookup(&mut self, key: &[u8], cpu: u32) -> Option<u64> {
         let slot = self.find(key)?;
         if let Finder::Exact(keyed) | Finder::Prefix(keyed, _) = &mut self.finder {
             keyed.touch(slot);
         }
         self.hit[slot as usize] = true;
-        Some(self.values.place(slot as usize, self.copy_of(cpu)))
+        Some(self.values.address(slot as usize, self.copy_of(cpu)))
     }
 
     /// All copies of the value that `key` finds.
@@ -290,12 +290,12 @@ impl TableState {
         self.hit_before.clear();
     }
 
-    pub(super) fn value_slice(&self, place: u64, len: usize) -> Result<&[u8], What> {
-        self.values.slice(place, len)
+    pub(super) fn value_slice(&self, address: u64, len: usize) -> Result<&[u8], What> {
+        self.values.slice(address, len)
     }
 
-    pub(super) fn value_slice_mut(&mut self, place: u64, len: usize) -> Result<&mut [u8], What> {
-        self.values.slice_mut(place, len)
+    pub(super) fn value_slice_mut(&mut self, address: u64, len: usize) -> Result<&mut [u8], What> {
+        self.values.slice_mut(address, len)
     }
 
     pub(super) fn wrong_size(&self, what: &'static str, expected: usize, given: usize) -> ControlError {

@@ -2,6 +2,7 @@
 
 use runnel_ir::Table;
 
+use crate::address::{entry_address, entry_distance, place};
 use crate::fault::{Object, What};
 use crate::image::inside;
 
@@ -38,9 +39,9 @@ impl Values {
         self.copies
     }
 
-    /// Place of a copy in the flat memory.
-    pub(super) fn place(&self, slot: usize, copy: usize) -> u64 {
-        self.start + self.offset(slot, copy) as u64
+    /// Address of a copy.
+    pub(super) fn address(&self, slot: usize, copy: usize) -> u64 {
+        entry_address(self.table, slot, self.start + self.offset(slot, copy) as u64)
     }
 
     fn offset(&self, slot: usize, copy: usize) -> usize {
@@ -71,23 +72,22 @@ impl Values {
     }
 
     /// Where in memory an access from the program's side lies: inside of one copy.
-    fn range(&self, place: u64, len: usize) -> Result<std::ops::Range<usize>, What> {
-        let object = || Object::Entry(self.table);
-        let at = inside(place, self.start, self.bytes.len() as u64, 0, object)?;
-        let copy = at - at % self.stride;
-        inside(at as u64, copy as u64, self.size as u64, len, object)?;
-        if at + len > self.bytes.len() {
-            return Err(What::OutOfBounds { object: object(), offset: 0, len, size: 0 });
-        }
+    fn range(&self, address: u64, len: usize) -> Result<std::ops::Range<usize>, What> {
+        let memory = self.bytes.len() as u64;
+        let at = inside(place(address), self.start, memory, len, || Object::Values(self.table))?;
+        let slot = at / (self.stride * self.copies);
+        let distance = entry_distance(address, slot) * (self.stride * self.copies) as i64;
+        let within = (at % self.stride) as i64 + distance;
+        inside(within as u64, 0, self.size as u64, len, || Object::Entry(self.table))?;
         Ok(at..at + len)
     }
 
-    pub(super) fn slice(&self, place: u64, len: usize) -> Result<&[u8], What> {
-        Ok(&self.bytes[self.range(place, len)?])
+    pub(super) fn slice(&self, address: u64, len: usize) -> Result<&[u8], What> {
+        Ok(&self.bytes[self.range(address, len)?])
     }
 
-    pub(super) fn slice_mut(&mut self, place: u64, len: usize) -> Result<&mut [u8], What> {
-        let range = self.range(place, len)?;
+    pub(super) fn slice_mut(&mut self, address: u64, len: usize) -> Result<&mut [u8], What> {
+        let range = self.range(address, len)?;
         Ok(&mut self.bytes[range])
     }
 }

@@ -45,7 +45,19 @@ fn counts_are_sums_over_all_runs() {
     assert_eq!(bench.counters.branches_reached(&bench.compiled), Reached { reached: 4, total: 4 });
     let reached = bench.state.machine.tables.entries_reached(t0);
     assert_eq!(reached.into_iter().collect::<Vec<_>>(), [Box::from([1])]);
-    expect![[r#""#]].assert_debug_eq(&bench.counters.totals(&bench.compiled));
+    expect![[r#"
+        Totals {
+            instructions: 49,
+            constants: 10,
+            loads: 10,
+            stores: 5,
+            context_loads: 5,
+            table_accesses: 7,
+            calls: 0,
+            branches: 8,
+        }
+    "#]]
+    .assert_debug_eq(&bench.counters.totals(&bench.compiled));
     let mut twice = bench.counters.clone();
     twice.merge(&bench.counters);
     assert_eq!(twice.totals(&bench.compiled).loads, 2 * bench.counters.totals(&bench.compiled).loads);
@@ -127,5 +139,21 @@ fn a_trace_hears_every_fetch_and_access_in_order() {
         bench.state.machine.packet.set(&packet).unwrap();
         bench.compiled.run_traced(&mut bench.state, &mut bench.counters, &mut log).unwrap();
     }
-    expect![[r#""#]].assert_eq(&log.0.join("\n"));
+    expect![[r#"
+        fetch 0+5
+        load 0x10000100 1
+        lookup t0 [1] 0x0
+        fetch 5+4
+        store 0x100000 8
+        load 0x10000101 1
+        fetch 12+3
+        load 0x100000 8
+        fetch 15+1
+        fetch 0+5
+        load 0x10000100 1
+        lookup t0 [1] 0x1000000000
+        fetch 9+3
+        load 0x1000000000 8
+        store 0x1000000000 8"#]]
+    .assert_eq(&log.0.join("\n"));
 }

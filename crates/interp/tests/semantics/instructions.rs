@@ -27,7 +27,35 @@ fn every_operation_on_two_operands_gives_what_its_definition_says() {
             table.push('\n');
         }
     }
-    expect![[r#""#]].assert_eq(&table);
+    expect![[r#"
+        add.32   0xa 0xfffffffb 0x7fffffff 0x5 0x22
+        add.64   0xa 0xfffffffffffffffb 0x17fffffff 0x5 0x22
+        sub.32   0x4 0xfffffff7 0x80000001 0x5 0xffffffe0
+        sub.64   0x4 0xfffffffffffffff7 0x180000001 0x5 0xffffffffffffffe0
+        mul.32   0x15 0xfffffff2 0x80000000 0x0 0x21
+        mul.64   0x15 0xfffffffffffffff2 0xfffffffe80000000 0x0 0x21
+        udiv.32  0x2 0x7ffffffc 0x0 0x0 0x0
+        udiv.64  0x2 0x7ffffffffffffffc 0x0 0x0 0x0
+        urem.32  0x1 0x1 0x80000000 0x5 0x1
+        urem.64  0x1 0x1 0x180000000 0x5 0x1
+        sdiv.32  0x2 0xfffffffd 0x80000000 0x0 0x0
+        sdiv.64  0x2 0xfffffffffffffffd 0xfffffffe80000000 0x0 0x0
+        srem.32  0x1 0xffffffff 0x0 0x5 0x1
+        srem.64  0x1 0xffffffffffffffff 0x0 0x5 0x1
+        and.32   0x3 0x0 0x80000000 0x0 0x1
+        and.64   0x3 0x0 0x180000000 0x0 0x1
+        or.32    0x7 0xfffffffb 0xffffffff 0x5 0x21
+        or.64    0x7 0xfffffffffffffffb 0xffffffffffffffff 0x5 0x21
+        xor.32   0x4 0xfffffffb 0x7fffffff 0x5 0x20
+        xor.64   0x4 0xfffffffffffffffb 0xfffffffe7fffffff 0x5 0x20
+        shl.32   0x38 0xffffffe4 0x0 0x5 0x2
+        shl.64   0x38 0xffffffffffffffe4 0x0 0x5 0x200000000
+        lshr.32  0x0 0x3ffffffe 0x1 0x5 0x0
+        lshr.64  0x0 0x3ffffffffffffffe 0x0 0x5 0x0
+        ashr.32  0x0 0xfffffffe 0xffffffff 0x5 0x0
+        ashr.64  0x0 0xfffffffffffffffe 0x0 0x5 0x0
+    "#]]
+    .assert_eq(&table);
 }
 
 #[test]
@@ -38,7 +66,16 @@ fn every_operation_on_one_operand_gives_what_its_definition_says() {
         let value: u64 = text[8..text.len() - 1].parse().unwrap();
         writeln!(table, "{op} {value:#x}").unwrap();
     }
-    expect![[r#""#]].assert_eq(&table);
+    expect![[r#"
+        bswap16 0x8897
+        bswap32 0x8897a6b5
+        bswap64 0x8897a6b5c4d3e2f1
+        zext32 0xb5a69788
+        sext8 0xffffffffffffff88
+        sext16 0xffffffffffff9788
+        sext32 0xffffffffb5a69788
+    "#]]
+    .assert_eq(&table);
 }
 
 #[test]
@@ -58,7 +95,33 @@ fn every_condition_chooses_its_branch() {
             table.push('\n');
         }
     }
-    expect![[r#""#]].assert_eq(&table);
+    expect![[r#"
+        eq.32    n y y n n
+        eq.64    n y n n n
+        ne.32    y n n y y
+        ne.64    y n y y y
+        ult.32   y n n n n
+        ult.64   y n n n n
+        ule.32   y y y n n
+        ule.64   y y n n n
+        ugt.32   n n n y y
+        ugt.64   n n y y y
+        uge.32   n y y y y
+        uge.64   n y y y y
+        slt.32   y n n y y
+        slt.64   y n n y n
+        sle.32   y y y y y
+        sle.64   y y n y n
+        sgt.32   n n n n n
+        sgt.64   n n y n y
+        sge.32   n y y n n
+        sge.64   n y y n y
+        any.32   n y y y n
+        any.64   n y y y n
+        none.32  y n n n y
+        none.64  y n n n y
+    "#]]
+    .assert_eq(&table);
 }
 
 #[test]

@@ -9,11 +9,10 @@ mod tables;
 mod xdp_host;
 
 use runnel_interp::{Compiled, Counters, Machine, Outcome, State, Tables, xdp::XdpHost};
-use runnel_ir::{Program, parse_program};
+use runnel_ir::parse_program;
 
 /// A program with everything that it needs to run.
 struct Bench {
-    program: Program,
     compiled: Compiled,
     counters: Counters,
     state: State<XdpHost>,
@@ -31,7 +30,7 @@ impl Bench {
         let machine = Machine::new(Tables::new(&program, cpus).unwrap(), compiled.image());
         let state = State::new(machine, XdpHost::new(&program));
         let counters = Counters::new(&compiled);
-        Bench { program, compiled, counters, state }
+        Bench { compiled, counters, state }
     }
 
     /// Runs on a packet; a fault is told as text.

@@ -5,7 +5,7 @@ use runnel_interp::{Ended, Uninitialised, place};
 
 use crate::{Bench, verdict};
 
-fn check(text: &str, packet: &[u8], expected: Expect) {
+fn check(text: &str, packet: &[u8], expected: &Expect) {
     expected.assert_eq(&Bench::new(text).ended(packet));
 }
 
@@ -44,58 +44,107 @@ fn an_atomic_addition_wraps_at_its_size() {
     assert_eq!(bench.run(&[]).unwrap().ended, Ended::Verdict(0xffff_fffc));
 }
 
+/// How programs that differ in one place end, one line each.
+fn check_each(program: impl Fn(&str) -> String, packet: &[u8], holes: &[&str], expected: &Expect) {
+    let line = |hole: &&str| format!("{hole}: {}\n", Bench::new(&program(hole)).ended(packet));
+    expected.assert_eq(&holes.iter().map(line).collect::<String>());
+}
+
 #[test]
 fn an_access_beyond_an_object_is_a_fault() {
-    let packet = |access: &str| format!("block0(v0):\nv1 = ctx_load.32 v0\nv2 = {access}\nreturn v2");
-    check(&packet("load.16 v1+2"), &[0; 4], expect![[r#""#]]);
-    check(&packet("load.16 v1+3"), &[0; 4], expect![[r#""#]]);
-    check(&packet("load.8 v1-1"), &[0; 4], expect![[r#""#]]);
-    let slots = |access: &str| {
-        format!("slot s0 8\nslot s1 12\nblock0(v0):\nv1 = slot_addr s1\nstore.64 v1, v0\n{access}\nreturn v1")
-    };
-    check(&slots("store.32 v1+8, v0"), &[], expect![[r#""#]]);
-    check(&slots("store.32 v1+12, v0"), &[], expect![[r#""#]]);
-    check(&slots("store.64 v1-8, v0"), &[], expect![[r#""#]]);
-    let value = |access: &str| {
-        format!(
-            "table t0 \"t\" index key 4 value 12 entries 2\nblock0(v0):
-             v1 = const 0\nv2 = lookup t0 [0:32 v1]\nv3 = {access}\nreturn v3"
-        )
-    };
-    check(&value("load.32 v2+8"), &[], expect![[r#""#]]);
-    check(&value("load.64 v2+8"), &[], expect![[r#""#]]);
-    check(&value("load.8 v2+12"), &[], expect![[r#""#]]);
-    check(&value("load.8 v2+32"), &[], expect![[r#""#]]);
-    check(&value("load.8 v2-1"), &[], expect![[r#""#]]);
-    let data = |access: &str| {
-        format!("data d0 \"d\" const = 01020304\nblock0(v0):\nv1 = data_addr d0+2\n{access}\nreturn v1")
-    };
-    check(&data("v2 = load.16 v1"), &[], expect![[r#""#]]);
-    check(&data("v2 = load.32 v1"), &[], expect![[r#""#]]);
-    check(&data("store.8 v1, v0"), &[], expect![[r#""#]]);
+    check_each(
+        |access| format!("block0(v0):\nv1 = ctx_load.32 v0\nv2 = {access}\nreturn v2"),
+        &[0; 4],
+        &["load.16 v1+2", "load.16 v1+3", "load.8 v1-1"],
+        &expect![[r#"
+            load.16 v1+2: Verdict(0)
+            load.16 v1+3: block0, inst1: an access of 2 at offset 3 is not inside of the packet, which has 4 bytes
+            load.8 v1-1: block0, inst1: an access of 1 at offset -1 is not inside of the packet, which has 4 bytes
+        "#]],
+    );
+    check_each(
+        |access| {
+            format!(
+                "slot s0 8\nslot s1 12\nblock0(v0):\nv1 = slot_addr s1\n{access}\nv2 = const 0\nreturn v2"
+            )
+        },
+        &[],
+        &["store.32 v1+8, v0", "store.32 v1+12, v0", "store.64 v1-8, v0"],
+        &expect![[r#"
+            store.32 v1+8, v0: Verdict(0)
+            store.32 v1+12, v0: block0, inst1: an access of 4 at offset 12 is not inside of slot s1, which has 12 bytes
+            store.64 v1-8, v0: block0, inst1: an access of 8 at offset -8 is not inside of slot s1, which has 12 bytes
+        "#]],
+    );
+    check_each(
+        |access| {
+            format!(
+                "table t0 \"t\" index key 4 value 12 entries 2\nblock0(v0):
+                 v1 = const 0\nv2 = lookup t0 [0:32 v1]\nv3 = {access}\nreturn v3"
+            )
+        },
+        &[],
+        &["load.32 v2+8", "load.64 v2+8", "load.8 v2+12", "load.8 v2+16", "load.8 v2+32", "load.8 v2-1"],
+        &expect![[r#"
+            load.32 v2+8: Verdict(0)
+            load.64 v2+8: block0, inst2: an access of 8 at offset 8 is not inside of the value of an entry of table t0, which has 12 bytes
+            load.8 v2+12: block0, inst2: an access of 1 at offset 12 is not inside of the value of an entry of table t0, which has 12 bytes
+            load.8 v2+16: block0, inst2: an access of 1 at offset 16 is not inside of the value of an entry of table t0, which has 12 bytes
+            load.8 v2+32: block0, inst2: an access of 1 at offset 32 is not inside of the memory of table t0, which has 32 bytes
+            load.8 v2-1: block0, inst2: an access of 1 at offset -1 is not inside of the memory of table t0, which has 32 bytes
+        "#]],
+    );
+    check_each(
+        |access| {
+            format!(
+                "data d0 \"d\" const = 01020304\nblock0(v0):\nv1 = data_addr d0+2\n{access}\nv3 = const 0\nreturn v3"
+            )
+        },
+        &[],
+        &["v2 = load.16 v1", "v2 = load.32 v1", "store.8 v1, v0"],
+        &expect![[r#"
+            v2 = load.16 v1: Verdict(0)
+            v2 = load.32 v1: block0, inst1: an access of 4 at offset 2 is not inside of data d0, which has 4 bytes
+            store.8 v1, v0: block0, inst1: data d0 is constant and is stored to
+        "#]],
+    );
 }
 
 #[test]
 fn what_is_no_address_is_a_fault() {
-    check("block0(v0):\nv1 = load.8 v0\nreturn v1", &[], expect![[r#""#]]);
-    check("block0(v0):\nv1 = const 0\nv2 = load.8 v1+4\nreturn v2", &[], expect![[r#""#]]);
-    check("block0(v0):\nv1 = const 0xffffffffffffffff\nv2 = load.64 v1\nreturn v2", &[], expect![[r#""#]]);
+    check(
+        "block0(v0):\nv1 = load.8 v0\nreturn v1",
+        &[],
+        &expect!["block0, inst0: 0x1000000000000000 is the address of no object"],
+    );
+    check(
+        "block0(v0):\nv1 = const 0\nv2 = load.8 v1+4\nreturn v2",
+        &[],
+        &expect!["block0, inst1: 0x4 is the address of no object"],
+    );
+    check(
+        "block0(v0):\nv1 = const 0xffffffffffffffff\nv2 = load.64 v1\nreturn v2",
+        &[],
+        &expect!["block0, inst1: 0xffffffffffffffff is the address of no object"],
+    );
     check(
         "table t0 \"t\" opaque key 4 value 4 entries 1\nblock0(v0):\nv1 = table_ref t0\nv2 = load.8 v1\nreturn v2",
         &[],
-        expect![[r#""#]],
+        &expect!["block0, inst1: 0x6000000000000000 is the address of no object"],
     );
     check(
         "table t0 \"t\" exact key 4 value 4 entries 1\nblock0(v0):\nv1 = table_value t0\nreturn v1",
         &[],
-        expect![[r#""#]],
+        &expect![
+            "block0, inst0: the value of table t0 has no address: only a table of one entry found by index has one"
+        ],
     );
 }
 
 #[test]
 fn a_stack_byte_is_stored_before_it_is_read() {
     let text = "slot s0 8\nblock0(v0):\nv1 = slot_addr s0\nstore.16 v1, v1\nv2 = load.32 v1\nreturn v2";
-    check(text, &[], expect![[r#""#]]);
+    check(text, &[], &expect!["block0, inst2: byte 2 of slot s0 is read before anything is stored there"]);
     let mut lenient = Bench::new(text);
     lenient.state.machine.image.uninitialised = Uninitialised::ReadsZero;
     assert!(matches!(lenient.run(&[]).unwrap().ended, Ended::Verdict(0..=0xffff)));
@@ -107,7 +156,8 @@ fn a_stack_byte_is_stored_before_it_is_read() {
          v5 = load.64 v1\nreturn v5",
     );
     assert_eq!(twice.ended(&[7]), "Verdict(7)");
-    expect![[r#""#]].assert_eq(&twice.ended(&[0]));
+    expect!["block2, inst5: byte 0 of slot s0 is read before anything is stored there"]
+        .assert_eq(&twice.ended(&[0]));
 }
 
 #[test]
@@ -137,10 +187,14 @@ fn sizes_that_make_no_sense_are_refused_before_anything_is_allocated() {
         let tables = runnel_interp::Tables::new(&program, 4).map(|_| ());
         tables.and_then(|()| runnel_interp::Compiled::new(&program).map(|_| ())).unwrap_err().to_string()
     };
-    expect![[r#""#]].assert_eq(&refused("slot s0 4000000000\nslot s1 4000000000"));
-    expect![[r#""#]].assert_eq(&refused("table t0 \"t\" index key 4 value 4000000000 entries 4000000000"));
-    expect![[r#""#]].assert_eq(&refused("table t0 \"t\" index key 8 value 4 entries 1"));
-    expect![[r#""#]].assert_eq(&refused("table t0 \"t\" prefix key 4 value 4 entries 1"));
-    expect![[r#""#]].assert_eq(&refused("table t0 \"t\" exact key 4 value 0 entries 1"));
+    expect!["the stack frame would take 8000000000 bytes; the interpreter provides up to 1048576"]
+        .assert_eq(&refused("slot s0 4000000000\nslot s1 4000000000"));
+    expect!["the values of table `t` would take 16000000256000000000 bytes; the interpreter provides up to 2147483648"].assert_eq(&refused("table t0 \"t\" index key 4 value 4000000000 entries 4000000000"));
+    expect!["table `t`: keys of index tables have four bytes"]
+        .assert_eq(&refused("table t0 \"t\" index key 8 value 4 entries 1"));
+    expect!["table `t`: keys of prefix tables are four bytes of length and 1 to 256 of address"]
+        .assert_eq(&refused("table t0 \"t\" prefix key 4 value 4 entries 1"));
+    expect!["table `t`: values must have at least one byte"]
+        .assert_eq(&refused("table t0 \"t\" exact key 4 value 0 entries 1"));
     assert_eq!(verdict("v99 = const 3"), "Verdict(3)");
 }

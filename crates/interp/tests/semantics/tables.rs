@@ -306,10 +306,14 @@ fn slots_are_used_again_without_end() {
 #[test]
 fn the_control_plane_is_told_what_it_did_wrong() {
     let mut tables = Tables::new(&program("exact key 4 value 8 entries 1"), 1).unwrap();
-    expect![[r#""#]].assert_eq(&tables.put(t0(), &[0; 3], &[0; 8]).unwrap_err().to_string());
-    expect![[r#""#]].assert_eq(&tables.put(t0(), &[0; 4], &[0; 7]).unwrap_err().to_string());
+    expect!["table `t` takes a key of 4 bytes, not of 3"]
+        .assert_eq(&tables.put(t0(), &[0; 3], &[0; 8]).unwrap_err().to_string());
+    expect!["table `t` takes a value of 8 bytes, not of 7"]
+        .assert_eq(&tables.put(t0(), &[0; 4], &[0; 7]).unwrap_err().to_string());
     tables.put(t0(), &[0; 4], &[0; 8]).unwrap();
-    expect![[r#""#]].assert_eq(&tables.put(t0(), &[1; 4], &[0; 8]).unwrap_err().to_string());
-    expect![[r#""#]].assert_eq(&tables.remove(t0(), &[1; 4]).unwrap_err().to_string());
-    expect![[r#""#]].assert_eq(&tables.get(Table::new(5), &[1; 4]).unwrap_err().to_string());
+    expect!["table `t`: the update failed with error 7 (a number of errno.h)"]
+        .assert_eq(&tables.put(t0(), &[1; 4], &[0; 8]).unwrap_err().to_string());
+    expect!["table `t`: the deletion failed with error 2 (a number of errno.h)"]
+        .assert_eq(&tables.remove(t0(), &[1; 4]).unwrap_err().to_string());
+    expect!["there is no table t5"].assert_eq(&tables.get(Table::new(5), &[1; 4]).unwrap_err().to_string());
 }

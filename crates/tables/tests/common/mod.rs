@@ -168,24 +168,23 @@ fn evaluate(program: &Program, values: &HashMap<Value, u64>, ctx: &[u8], data: &
     }
 }
 
-/// The largest value that the instructions before it leave possible, as the verifier sees it.
-fn upper_bound(program: &Program, value: Value) -> u64 {
+/// The bits that the instructions before it leave possible, as the verifier tracks them.
+fn possible_bits(program: &Program, value: Value) -> u64 {
     let Some(data) = program.def(value) else { return u64::MAX };
     match data {
         InstData::Const(c) => *c,
         InstData::Load { size, .. } | InstData::CtxLoad { size, .. } => size.mask(),
-        InstData::Unary { op: UnaryOp::Zext32, arg } => upper_bound(program, *arg).min(Size::B4.mask()),
+        InstData::Unary { op: UnaryOp::Zext32, arg } => possible_bits(program, *arg) & Size::B4.mask(),
         InstData::Binary { op, width, lhs, rhs } => {
-            let (l, r) = (upper_bound(program, *lhs), upper_bound(program, *rhs));
-            let result = match op {
-                BinaryOp::And => l.min(r),
-                BinaryOp::Add => l.checked_add(r).unwrap_or(u64::MAX),
-                BinaryOp::Or => (l | r).checked_add(1).map_or(u64::MAX, |n| n.next_power_of_two() - 1),
-                BinaryOp::Shl if r < u64::from(l.leading_zeros()) => l << r,
+            let (l, r) = (possible_bits(program, *lhs), possible_bits(program, *rhs));
+            width.truncate(match op {
+                BinaryOp::And => l & r,
+                BinaryOp::Add if l & r == 0 => l | r,
+                BinaryOp::Or => l | r,
+                BinaryOp::Shl => l << r,
                 BinaryOp::Lshr => width.truncate(l) >> r,
                 _ => u64::MAX,
-            };
-            result.min(width.truncate(u64::MAX))
+            })
         }
         _ => u64::MAX,
     }
@@ -201,7 +200,7 @@ pub fn check_bounds(program: &Program) {
         let Some(InstData::DataAddr { data, offset: 0 }) = program.def(*lhs) else {
             panic!("the base is an object");
         };
-        let end = upper_bound(program, *rhs).saturating_add((*offset as u64) + u64::from(size.bytes()));
+        let end = possible_bits(program, *rhs).saturating_add((*offset as u64) + u64::from(size.bytes()));
         let len = program.data[*data].bytes.len() as u64;
         assert!(end <= len, "`{}` may reach {end} of {len} bytes in\n{}", node.data, code(program));
         assert!(len <= 1 << 29, "the verifier takes offsets below 2^29");

@@ -104,7 +104,9 @@ fn read_tables(files: &TableFiles) -> Result<Tables, Failure> {
     tables.neighbours = read(files.neighbours.as_deref(), parse::neighbours)?.unwrap_or_default();
     tables.local_addrs = read(files.local.as_deref(), parse::local_addrs)?.unwrap_or_default();
     match files.next_hops {
-        None => tables.routes = read(files.routes.as_deref(), parse::routes)?.unwrap_or_default(),
+        None => {
+            tables.routes = read(files.routes.as_deref(), parse::routes).map_err(hint)?.unwrap_or_default();
+        }
         Some(next_hops) => {
             let prefixes = read(files.routes.as_deref(), parse::prefixes)?.unwrap_or_default();
             if files.ports.is_none() {
@@ -117,6 +119,16 @@ fn read_tables(files: &TableFiles) -> Result<Tables, Failure> {
         }
     }
     Ok(tables)
+}
+
+/// Tables of the Internet name origins where ours have next hops.
+fn hint(error: parse::ParseError) -> Failure {
+    match error {
+        parse::ParseError::MissingColumn { column: "next_hop", .. } => {
+            format!("{error}; --next-hops N makes next hops up").into()
+        }
+        _ => error.into(),
+    }
 }
 
 fn add_port(maps: &Maps, args: &PortArgs) -> Result<(), Failure> {

@@ -432,6 +432,9 @@ mod tests {
 
     use flate2::Compression;
     use flate2::write::GzEncoder;
+    use rand::rngs::SmallRng;
+    use rand::seq::IndexedRandom;
+    use rand::{Rng, SeedableRng};
 
     use super::*;
 
@@ -601,6 +604,32 @@ mod tests {
             message(local_addrs(source(text))),
             "t.csv:1026: more than 1024 entries, which is all that the map `local_addrs` holds"
         );
+    }
+
+    #[test]
+    fn no_text_is_too_odd() {
+        let mut rng = SmallRng::seed_from_u64(1);
+        let ports =
+            "port,mac,tx_index,vlan_id,mtu,flags,ifindex\n1,02:00:00:00:00:02,9,100,9000,up same-dev,4\n";
+        let mut read = 0;
+        for _ in 0..5000 {
+            for text in [STANFORD_LIKE, ports, "address,mac,state\n10.0.0.1,02:00:00:00:00:01,incomplete\n"] {
+                let mut bytes = text.as_bytes().to_vec();
+                for _ in 0..rng.random_range(1..4) {
+                    let at = rng.random_range(0..bytes.len());
+                    match rng.random_range(0..3) {
+                        0 => bytes[at] = rng.random(),
+                        1 => drop(bytes.remove(at)),
+                        _ => bytes.insert(at, *b",\n\"#\r/".choose(&mut rng).unwrap()),
+                    }
+                }
+                let source = || source(&bytes);
+                read += usize::from(routes(source()).is_ok());
+                read += usize::from(super::ports(source()).is_ok());
+                read += usize::from(neighbours(source()).is_ok());
+            }
+        }
+        assert!(read > 100, "most of the damage should not be to the header: {read}");
     }
 
     #[test]

@@ -355,6 +355,8 @@ fn bad_files_are_named_with_their_line() {
     );
     assert_eq!(fails(1, &["dump-json", "--routes", routes]), expected);
     assert_eq!(fails(1, &["load", "--maps", "/nonexistent", "--routes", routes]), expected);
+    fs::write(&path, "prefix,origin_as\n10.0.0.0/8,15169\n").unwrap();
+    assert!(fails(1, &["dump-json", "--routes", routes]).ends_with("; --next-hops N makes next hops up\n"));
     let missing = dir.path().join("missing.csv");
     assert!(
         fails(1, &["dump-json", "--ports", missing.to_str().unwrap()]).contains("missing.csv: No such file")

@@ -1,0 +1,558 @@
+//! The consistency watcher against the real kernel: what bumps an epoch, what does not, what survives what.
+//! Needs root.
+//!
+//! Other processes of the machine may load programs meanwhile, which bumps every epoch, as it must. Where a test
+//! asserts that nothing was bumped it looks into the log of writes for such strangers and tries again.
+
+mod common;
+mod watcher_support;
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{HASH, MMAPABLE, XDP, compile, map_spec, program, returns};
+use runnel_bpf::insn::{self, Insn};
+use runnel_kernel::Error;
+use runnel_kernel::bpffs::PrivateBpffs;
+use runnel_kernel::map::{Map, UpdateMode};
+use runnel_kernel::object::Object;
+use runnel_kernel::program::Program;
+use runnel_kernel::watcher::{Change, Options, RING_RECORDS, SLOTS, Watcher, WatcherError};
+use watcher_support::{
+    BATCH_UPDATE, DELETE, FREEZE, LOOKUP_AND_DELETE, UPDATE, UnfaultedPage, helper, low_memory, raw_bpf,
+    raw_bpf_int80,
+};
+
+const SLOT: u32 = 3;
+
+fn table() -> Map {
+    Map::create(&map_spec("table", HASH, 4, 4, 1024, 0)).expect("creating")
+}
+
+/// A watcher without pins, and a table that it watches for [`SLOT`].
+fn watched_table() -> (Watcher, Map) {
+    let watcher = Watcher::install(None).expect("installing");
+    let map = table();
+    watcher.watch(map.id(), SLOT).expect("watching");
+    (watcher, map)
+}
+
+fn epoch(watcher: &Watcher) -> u64 {
+    watcher.epoch(SLOT).expect("a slot")
+}
+
+/// The changes that an action makes to this map, and by how much the epoch rose.
+fn observe(watcher: &Watcher, map: &Map, action: impl FnOnce()) -> (Vec<Change>, u64) {
+    let (before, position) = (epoch(watcher), watcher.ring_position());
+    action();
+    let bumps = epoch(watcher) - before;
+    let (changes, _) = watcher.changes_since(position).expect("reading the log");
+    (changes.into_iter().filter(|c| c.map_id == Some(map.id())).collect(), bumps)
+}
+
+/// Runs an action until no stranger's write to everything fell into it, and gives how much the epoch rose.
+fn undisturbed(watcher: &Watcher, mut action: impl FnMut()) -> u64 {
+    for _ in 0..200 {
+        let (before, position) = (epoch(watcher), watcher.ring_position());
+        let quiet = watcher.begin_snapshot(&[], SLOT).is_ok();
+        action();
+        let bumps = epoch(watcher) - before;
+        let (changes, _) = watcher.changes_since(position).expect("reading the log");
+        let still_quiet = watcher.begin_snapshot(&[], SLOT).is_ok();
+        if quiet && still_quiet && changes.iter().all(|c| c.map_id.is_some()) {
+            return bumps;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    panic!("other processes never stopped loading programs");
+}
+
+fn key_of(change: &Change) -> Option<u32> {
+    change.key.as_ref().map(|k| u32::from_ne_bytes(k.as_slice().try_into().expect("four bytes")))
+}
+
+#[test]
+fn every_writing_command_bumps_before_it_returns_and_is_logged() {
+    let (watcher, map) = watched_table();
+    let update = |k: u32| map.update(&k.to_ne_bytes(), &[1; 4], UpdateMode::Any).expect("updating");
+
+    let (changes, bumps) = observe(&watcher, &map, || update(7));
+    assert!(bumps >= 2, "once at entry and once at exit");
+    assert_eq!(
+        changes,
+        [Change { map_id: Some(map.id()), command: UPDATE, key: Some(7u32.to_ne_bytes().into()), result: 0 }]
+    );
+
+    let (changes, bumps) =
+        observe(&watcher, &map, || assert!(map.delete(&7u32.to_ne_bytes()).expect("deleting")));
+    assert!(bumps >= 2);
+    assert_eq!((changes[0].command, key_of(&changes[0])), (DELETE, Some(7)));
+
+    update(8);
+    let (changes, bumps) = observe(&watcher, &map, || {
+        assert!(map.lookup_and_delete(&8u32.to_ne_bytes()).expect("taking").is_some())
+    });
+    assert!(bumps >= 2);
+    assert_eq!((changes[0].command, key_of(&changes[0])), (LOOKUP_AND_DELETE, Some(8)));
+
+    let (changes, bumps) =
+        observe(&watcher, &map, || map.update_batch(&[1; 8], &[2; 8]).expect("updating a batch"));
+    assert!(bumps >= 2);
+    assert_eq!((changes[0].command, key_of(&changes[0])), (BATCH_UPDATE, None), "any key");
+
+    let (changes, bumps) = observe(&watcher, &map, || map.freeze().expect("freezing"));
+    assert!(bumps >= 2);
+    assert_eq!(changes[0].command, FREEZE);
+
+    let (changes, bumps) =
+        observe(&watcher, &map, || assert!(map.update(&[0; 4], &[0; 4], UpdateMode::Any).is_err()));
+    assert!(bumps >= 2, "the hook cannot know that it will fail");
+    assert_eq!(changes[0].result, -libc::EPERM);
+}
+
+#[test]
+fn reading_and_writing_other_maps_bumps_nothing() {
+    let (watcher, map) = watched_table();
+    let other = table();
+    let bumps = undisturbed(&watcher, || {
+        other.update(&[1; 4], &[1; 4], UpdateMode::Any).expect("updating");
+        other.delete(&[1; 4]).expect("deleting");
+        map.lookup(&[1; 4]).expect("looking up");
+        map.read_all().expect("reading");
+        Map::from_id(map.id()).expect("opening");
+    });
+    assert_eq!(bumps, 0);
+    assert_eq!(watcher.in_flight(other.id()).expect("asking"), None);
+}
+
+#[test]
+fn only_the_slots_of_the_map_are_bumped_and_unwatching_ends_it() {
+    let (watcher, map) = watched_table();
+    let other = table();
+    watcher.watch(other.id(), SLOT + 1).expect("watching");
+    watcher.watch(map.id(), SLOTS - 1).expect("watching");
+    assert_eq!(watcher.watched_by(SLOT).expect("asking"), [map.id()]);
+    let write = || map.update(&[1; 4], &[1; 4], UpdateMode::Any).expect("updating");
+    let others = || [SLOT + 1, SLOTS - 1].map(|s| watcher.epoch(s).expect("a slot"));
+    let mut rises = [0, 0];
+    undisturbed(&watcher, || {
+        let before = others();
+        write();
+        rises = [0, 1].map(|i| others()[i] - before[i]);
+    });
+    assert_eq!(rises, [0, 2]);
+    watcher.unwatch(map.id(), SLOT).expect("unwatching");
+    assert_eq!(undisturbed(&watcher, write), 0);
+    watcher.unwatch(map.id(), SLOTS - 1).expect("unwatching");
+    assert_eq!(watcher.in_flight(map.id()).expect("asking"), None);
+    // Its place among the counters is free for another map.
+    watcher.watch(map.id(), SLOT).expect("watching again");
+    assert_eq!(undisturbed(&watcher, write), 2);
+}
+
+#[test]
+fn another_process_is_seen_too() {
+    let (watcher, map) = watched_table();
+    let bpffs = PrivateBpffs::new().expect("mounting");
+    map.pin(&bpffs.path().join("map")).expect("pinning");
+    let (changes, bumps) = observe(&watcher, &map, || {
+        let status = helper("update_once", &bpffs.path().join("map")).wait().expect("waiting");
+        assert!(status.success());
+    });
+    assert!(bumps >= 2);
+    assert!(changes.iter().any(|c| c.command == UPDATE && c.key.as_deref() == Some(&[9; 4])), "{changes:?}");
+}
+
+#[test]
+fn arguments_on_a_page_not_yet_faulted_in_bump_everything() {
+    let (watcher, map) = watched_table();
+    let (key, value) = ([5u8; 4], [6u8; 4]);
+    // union bpf_attr for an update: descriptor, padding, key, value, flags.
+    let attr: Vec<u8> = [map.as_fd().as_raw_fd() as u64, key.as_ptr() as u64, value.as_ptr() as u64, 0]
+        .into_iter()
+        .flat_map(u64::to_ne_bytes)
+        .collect();
+    let page = UnfaultedPage::holding(&attr);
+    let unrelated = SLOT + 9;
+    let before = [epoch(&watcher), watcher.epoch(unrelated).expect("a slot")];
+    let position = watcher.ring_position();
+    assert_eq!(raw_bpf(UPDATE, page.address(), 32), 0);
+    assert_eq!(map.lookup(&key).expect("looking up").as_deref(), Some(&value[..]), "the update succeeds");
+    assert!(epoch(&watcher) >= before[0] + 2);
+    assert!(watcher.epoch(unrelated).expect("a slot") >= before[1] + 2, "every epoch");
+    let (changes, _) = watcher.changes_since(position).expect("reading the log");
+    assert!(changes.iter().any(|c| c.map_id.is_none() && c.command == UPDATE), "{changes:?}");
+}
+
+#[test]
+fn a_key_on_a_page_not_yet_faulted_in_is_logged_as_unknown() {
+    let (watcher, map) = watched_table();
+    let page = UnfaultedPage::holding(&[5; 4]);
+    let value = [6u8; 4];
+    let attr = [map.as_fd().as_raw_fd() as u64, page.address() as u64, value.as_ptr() as u64, 0];
+    let (changes, bumps) =
+        observe(&watcher, &map, || assert_eq!(raw_bpf(UPDATE, attr.as_ptr() as usize, 32), 0));
+    assert!(bumps >= 2);
+    assert_eq!(changes.iter().map(|c| c.key.clone()).collect::<Vec<_>>(), [None]);
+    assert!(map.lookup(&[5; 4]).expect("looking up").is_some());
+}
+
+#[test]
+fn attributes_that_end_early_bump_everything() {
+    let (watcher, _map) = watched_table();
+    let attr = [0u64; 4];
+    let before = epoch(&watcher);
+    raw_bpf(UPDATE, attr.as_ptr() as usize, 8);
+    assert!(epoch(&watcher) >= before + 2);
+}
+
+#[test]
+fn the_32_bit_entry_bumps_everything() {
+    let (watcher, map) = watched_table();
+    let memory = low_memory();
+    // Key at 64, value at 72 of a page below 4 GiB; the structure is the same for both entries.
+    let attr = [map.as_fd().as_raw_fd() as u64, memory as u64 + 64, memory as u64 + 72, 0];
+    // SAFETY: the page is ours, mapped writable, and larger than what is written.
+    unsafe {
+        std::ptr::copy_nonoverlapping(attr.as_ptr(), memory as *mut u64, 4);
+        std::ptr::write_bytes((memory + 64) as *mut u8, 0x44, 16);
+    }
+    let before = [epoch(&watcher), watcher.epoch(SLOT + 9).expect("a slot")];
+    assert_eq!(raw_bpf_int80(UPDATE, memory as u32, 32), 0);
+    assert!(map.lookup(&[0x44; 4]).expect("looking up").is_some(), "the update succeeds");
+    assert!(epoch(&watcher) >= before[0] + 2);
+    assert!(watcher.epoch(SLOT + 9).expect("a slot") >= before[1] + 2, "every epoch");
+    watcher
+        .begin_snapshot(&[map.id()], SLOT)
+        .map(|_| ())
+        .or_else(in_flight_by_others)
+        .expect("all calls have ended");
+}
+
+fn in_flight_by_others(error: Error) -> Result<(), Error> {
+    match error {
+        Error::Watcher(WatcherError::WritesInFlight { maps, unknown: true }) if maps.is_empty() => Ok(()),
+        other => Err(other),
+    }
+}
+
+const SYSCALL_PROGRAMS: &str = r#"
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(map_flags, BPF_F_MMAPABLE); __uint(max_entries, 1);
+  __type(key, __u32); __type(value, __u64[2]); } progress SEC(".maps");
+SEC("syscall") int nothing(void *ctx) { return 0; }
+static long spin(__u32 i, void *sum) { *(volatile __u64 *)sum += i; return 0; }
+static long spin_long(__u32 i, void *sum) { bpf_loop(1 << 20, spin, sum, 0); return 0; }
+SEC("syscall") int slow(void *ctx) {
+  __u32 zero = 0; __u64 sum = 0, *at = bpf_map_lookup_elem(&progress, &zero);
+  if (!at) return 1;
+  __sync_fetch_and_add(&at[0], 1);
+  bpf_loop(300, spin_long, &sum, 0);
+  __sync_fetch_and_add(&at[1], 1);
+  return 0;
+}
+"#;
+
+#[test]
+fn running_a_system_call_program_bumps_everything_and_running_a_packet_program_nothing() {
+    let (watcher, _map) = watched_table();
+    let compiled = compile("calls", SYSCALL_PROGRAMS);
+    let loaded = Object::open(&compiled.path()).expect("opening").load().expect("loading");
+    let nothing = &loaded.program("nothing").expect("a program").program;
+    let before = epoch(&watcher);
+    nothing.test_run(&[], &[0; 8], 0, 0).expect("running");
+    assert!(epoch(&watcher) >= before + 2);
+    let packet = Program::load(&returns(XDP, 2), &[]).expect("loading").0;
+    assert_eq!(undisturbed(&watcher, || drop(packet.test_run(&[0; 64], &[], 1, 0).expect("running"))), 0);
+}
+
+#[test]
+fn threads_inside_are_waited_for_when_attaching_and_when_watching() {
+    let compiled = compile("calls", SYSCALL_PROGRAMS);
+    let loaded = Object::open(&compiled.path()).expect("opening").load().expect("loading");
+    let slow = &loaded.program("slow").expect("a program").program;
+    let progress = loaded.map("progress").expect("a map").mmap(false).expect("mapping");
+    let map = table();
+    std::thread::scope(|scope| {
+        let run = || {
+            let started = progress.load_u64(0);
+            let thread = scope.spawn(|| slow.test_run(&[], &[0; 8], 0, 0).expect("running"));
+            while progress.load_u64(0) == started && !thread.is_finished() {
+                std::thread::yield_now();
+            }
+            assert!(!thread.is_finished(), "the program runs long enough to be caught inside");
+        };
+        run();
+        let watcher = Watcher::install(None).expect("installing");
+        assert_eq!(progress.load_u64(8), 1, "the call that was under way has ended");
+        assert!(watcher.begin_snapshot(&[], SLOT).map(|_| ()).or_else(in_flight_by_others).is_ok());
+        run();
+        watcher.watch(map.id(), SLOT).expect("watching");
+        assert_eq!(progress.load_u64(8), 2, "the call that entered before has ended");
+    });
+}
+
+#[test]
+fn loading_a_program_bumps_everything_unless_the_owner_does_it() {
+    let (watcher, _map) = watched_table();
+    assert_eq!(undisturbed(&watcher, || drop(Program::load(&returns(XDP, 2), &[]).expect("loading"))), 0);
+    let before = epoch(&watcher);
+    let status = helper("load_program", std::path::Path::new("/")).wait().expect("waiting");
+    assert!(status.success());
+    assert!(epoch(&watcher) >= before + 2);
+}
+
+#[test]
+fn a_storm_of_writers_leaves_begun_and_ended_equal_and_no_write_unlogged() {
+    let (watcher, map) = watched_table();
+    let position = watcher.ring_position();
+    const EACH: u32 = 400;
+    std::thread::scope(|scope| {
+        for thread in 0..4u32 {
+            let map = &map;
+            scope.spawn(move || {
+                for i in 0..EACH {
+                    let key = (thread * 100 + i % 100).to_ne_bytes();
+                    map.update(&key, &[1; 4], UpdateMode::Any).expect("updating");
+                    if i % 3 == 0 {
+                        map.delete(&key).expect("deleting");
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(watcher.in_flight(map.id()).expect("asking"), Some(0));
+    let (changes, _) = watcher.changes_since(position).expect("reading the log");
+    let ours = changes.iter().filter(|c| c.map_id == Some(map.id()));
+    assert_eq!(ours.clone().filter(|c| c.command == UPDATE).count(), 4 * EACH as usize);
+    assert_eq!(ours.clone().filter(|c| c.command == DELETE).count(), 4 * EACH.div_ceil(3) as usize);
+    assert!(ours.clone().all(|c| c.key.is_some()));
+}
+
+#[test]
+fn valid_snapshots_show_a_moment_between_writes() {
+    let (watcher, map) = watched_table();
+    let write =
+        |key: u8, value: u32| map.update(&[key; 4], &value.to_ne_bytes(), UpdateMode::Any).expect("updating");
+    (0..2).for_each(|k| write(k, 0));
+    let stop = AtomicBool::new(false);
+    let mut granted = 0;
+    std::thread::scope(|scope| {
+        // One key is always written before the other, so at each moment they are equal or one step apart.
+        scope.spawn(|| {
+            for value in 1.. {
+                (0..2).for_each(|k| write(k, value));
+                // Leave gaps, or no reading of the table ever fits between two writes.
+                std::thread::sleep(std::time::Duration::from_micros(200));
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        while granted < 200 {
+            let Ok(token) = watcher.begin_snapshot(&[map.id()], SLOT) else { continue };
+            let entries = map.read_all().expect("reading");
+            if watcher.still_valid(&token) {
+                granted += 1;
+                let value = |key: u8| {
+                    let found = entries.iter().find(|(k, _)| **k == [key; 4]).expect("both keys are there");
+                    u32::from_ne_bytes(found.1.as_ref().try_into().expect("four bytes"))
+                };
+                assert!(value(0) == value(1) || value(0) == value(1) + 1, "{} {}", value(0), value(1));
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_stale_reading_is_brought_up_to_date_key_by_key() {
+    let (watcher, map) = watched_table();
+    let mut position = watcher.ring_position();
+    let mut copy: std::collections::BTreeMap<Vec<u8>, Vec<u8>> =
+        map.read_all().expect("reading").into_iter().map(|(k, v)| (k.into(), v.into())).collect();
+    let mut rounds = 0;
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for i in 0..3000u32 {
+                let key = (i * 7 % 50).to_ne_bytes();
+                map.update(&key, &i.to_ne_bytes(), UpdateMode::Any).expect("updating");
+                if i % 5 == 0 {
+                    map.delete(&(i % 50).to_ne_bytes()).expect("deleting");
+                }
+            }
+        });
+        loop {
+            let ended = writer.is_finished();
+            let (changes, upto) = watcher.changes_since(position).expect("the ring is read often enough");
+            for change in changes.into_iter().filter(|c| c.map_id == Some(map.id())) {
+                let key = change.key.expect("single keys, all readable");
+                match map.lookup(&key).expect("looking up") {
+                    Some(value) => copy.insert(key, value),
+                    None => copy.remove(&key),
+                };
+            }
+            (position, rounds) = (upto, rounds + 1);
+            if ended {
+                break;
+            }
+        }
+    });
+    let now: std::collections::BTreeMap<Vec<u8>, Vec<u8>> =
+        map.read_all().expect("reading").into_iter().map(|(k, v)| (k.into(), v.into())).collect();
+    assert_eq!(copy, now, "after {rounds} rounds");
+}
+
+#[test]
+fn a_reader_that_comes_too_late_is_told() {
+    let (watcher, map) = watched_table();
+    let position = watcher.ring_position();
+    for i in 0..=RING_RECORDS as u32 {
+        map.update(&(i % 8).to_ne_bytes(), &[0; 4], UpdateMode::Any).expect("updating");
+    }
+    assert!(matches!(watcher.changes_since(position), Err(WatcherError::RingOverrun { .. })));
+    let (_, now) = watcher.changes_since(watcher.ring_position()).expect("from now on it is fine");
+    assert!(now > position);
+}
+
+#[test]
+fn a_writer_killed_in_the_middle_leaves_nothing_in_flight() {
+    let (watcher, map) = watched_table();
+    let bpffs = PrivateBpffs::new().expect("mounting");
+    let pin = bpffs.path().join("map");
+    map.pin(&pin).expect("pinning");
+    for _ in 0..5 {
+        let before = watcher.ring_position();
+        let mut child = helper("update_for_ever", &pin);
+        // Kill it only once its writes arrive.
+        while watcher.ring_position().0 < before.0 + 200 {
+            assert!(child.try_wait().expect("asking").is_none(), "the helper ended by itself");
+            std::thread::yield_now();
+        }
+        child.kill().expect("killing");
+        child.wait().expect("waiting");
+        assert_eq!(watcher.in_flight(map.id()).expect("asking"), Some(0));
+    }
+}
+
+#[test]
+fn a_pinned_watcher_survives_the_process_that_installed_it() {
+    let bpffs = PrivateBpffs::new().expect("mounting");
+    let map = table();
+    map.pin(&bpffs.path().join("map")).expect("pinning");
+    let mut installer = helper("install_and_hang", bpffs.path());
+    let ready = bpffs.path().join("ready");
+    while !ready.exists() {
+        assert!(installer.try_wait().expect("asking").is_none(), "the installer ended by itself");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let open = Watcher::open(bpffs.path()).expect("opening");
+    installer.kill().expect("killing");
+    installer.wait().expect("waiting");
+
+    let before = epoch(&open);
+    map.update(&[1; 4], &[1; 4], UpdateMode::Any).expect("updating");
+    assert!(epoch(&open) >= before + 2, "the watcher goes on");
+    drop(open);
+    map.update(&[1; 4], &[2; 4], UpdateMode::Any).expect("updating");
+    let again = Watcher::open(bpffs.path()).expect("opening again");
+    assert!(epoch(&again) >= before + 4, "also while nobody has it open");
+    assert_eq!(again.watched_by(SLOT).expect("asking"), [map.id()]);
+    assert_eq!(
+        undisturbed(&again, || drop(Program::load(&returns(XDP, 2), &[]).expect("loading"))),
+        0,
+        "a new owner"
+    );
+    assert!(matches!(
+        Watcher::install(Some(bpffs.path())),
+        Err(Error::Watcher(WatcherError::AlreadyInstalled { .. }))
+    ));
+
+    let before = epoch(&again);
+    Watcher::remove(bpffs.path()).expect("removing");
+    assert!(epoch(&again) > before, "whoever depends on it falls back");
+    assert!(matches!(Watcher::open(bpffs.path()), Err(Error::Watcher(WatcherError::NotInstalled { .. }))));
+    Watcher::remove(bpffs.path()).expect("removing twice is no error");
+    assert!(bpffs.path().join("map").exists(), "strangers' pins stay");
+}
+
+#[test]
+fn what_a_killed_installer_left_half_done_is_refused_and_can_be_removed() {
+    let bpffs = PrivateBpffs::new().expect("mounting");
+    Watcher::install(Some(bpffs.path())).expect("installing");
+    let enter = std::fs::read_dir(bpffs.path()).expect("listing").filter_map(Result::ok).map(|e| e.path());
+    let enter: Vec<_> = enter.filter(|p| p.to_string_lossy().ends_with("-enter")).collect();
+    assert_eq!(enter.len(), 1);
+    std::fs::remove_file(&enter[0]).expect("unpinning the last pin");
+    assert!(matches!(Watcher::open(bpffs.path()), Err(Error::Watcher(WatcherError::NotInstalled { .. }))));
+    assert!(Watcher::install(Some(bpffs.path())).is_err());
+    Watcher::remove(bpffs.path()).expect("removing");
+    Watcher::install(Some(bpffs.path())).expect("installing anew");
+    Watcher::remove(bpffs.path()).expect("removing");
+    // Kernels with preloaded iterators put two pins of their own into every BPF file system.
+    let left =
+        std::fs::read_dir(bpffs.path()).expect("listing").filter_map(Result::ok).map(|e| e.file_name());
+    assert_eq!(left.filter(|n| !n.to_string_lossy().ends_with(".debug")).count(), 0);
+}
+
+#[test]
+fn with_bumping_off_writes_are_seen_but_epochs_stand() {
+    let watcher = Watcher::install_with(None, Options { bump: false }).expect("installing");
+    let map = table();
+    watcher.watch(map.id(), SLOT).expect("watching");
+    let (changes, bumps) =
+        observe(&watcher, &map, || map.update(&[1; 4], &[1; 4], UpdateMode::Any).expect("updating"));
+    assert_eq!((changes.len(), bumps), (1, 0));
+}
+
+#[test]
+fn tokens_are_for_watched_maps_and_end_with_the_next_write() {
+    let (watcher, map) = watched_table();
+    let other = table();
+    let refused = watcher.begin_snapshot(&[map.id(), other.id()], SLOT);
+    assert!(matches!(refused, Err(Error::Watcher(WatcherError::NotWatched { .. }))));
+    assert!(watcher.begin_snapshot(&[map.id()], SLOT + 1).is_err(), "watched, but not for this slot");
+    assert!(watcher.epoch(SLOTS).is_err() && watcher.watch(map.id(), SLOTS).is_err());
+    let mut valid = [false; 2];
+    undisturbed(&watcher, || {
+        let Ok(token) = watcher.begin_snapshot(&[map.id()], SLOT) else { return };
+        valid[0] = watcher.still_valid(&token);
+        map.update(&[1; 4], &[1; 4], UpdateMode::Any).expect("updating");
+        valid[1] = watcher.still_valid(&token);
+    });
+    assert_eq!(valid, [true, false]);
+}
+
+#[test]
+fn a_program_reads_its_epoch_by_direct_address() {
+    let (watcher, map) = watched_table();
+    let insns = vec![
+        Insn::new(insn::LD | insn::IMM | insn::DW, 1, insn::PSEUDO_MAP_IDX_VALUE, 0, 0),
+        Insn::new(0, 0, 0, 0, Watcher::epoch_offset(SLOT) as i32),
+        Insn::new(insn::LDX | insn::MEM | insn::DW, 0, 1, 0, 0),
+        Insn::new(insn::JMP | insn::EXIT, 0, 0, 0, 0),
+    ];
+    let spec = program(XDP, insns, vec![watcher.epochs_map().spec().clone()]);
+    let (reader, _) = Program::load(&spec, &[watcher.epochs_map().as_fd()]).expect("loading");
+    let read = || u64::from(reader.test_run(&[0; 64], &[], 1, 0).expect("running").retval);
+    undisturbed(&watcher, || {
+        assert!(read() <= epoch(&watcher));
+        watcher.bump(SLOT).expect("a slot");
+        map.update(&[1; 4], &[1; 4], UpdateMode::Any).expect("updating");
+        let (low, seen, high) = (epoch(&watcher), read(), epoch(&watcher));
+        assert!(low <= seen && seen <= high);
+    });
+    assert!(watcher.epochs_map().spec().flags & MMAPABLE != 0);
+    assert_eq!(watcher.missed_runs().expect("asking"), 0);
+}
+
+#[test]
+fn dropping_an_unpinned_watcher_makes_its_programs_fall_back() {
+    let (watcher, map) = watched_table();
+    let epochs = watcher.epochs_map().try_clone().expect("another handle").mmap(false).expect("mapping");
+    let before = epochs.load_u64(Watcher::epoch_offset(SLOT) as usize);
+    drop(watcher);
+    let after = epochs.load_u64(Watcher::epoch_offset(SLOT) as usize);
+    assert!(after > before);
+    map.update(&[1; 4], &[1; 4], UpdateMode::Any).expect("updating");
+    assert_eq!(epochs.load_u64(Watcher::epoch_offset(SLOT) as usize), after, "nobody watches any more");
+}
