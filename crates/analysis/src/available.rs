@@ -12,7 +12,8 @@
 use runnel_ir::cfg::Cfg;
 use runnel_ir::{Block, Inst, InstData, Program, SecondaryMap};
 
-use crate::Memory;
+use crate::memory::Write;
+use crate::{Memory, Place};
 
 /// The most facts that are kept; memory use is this many bits a block.
 const MAX_FACTS: usize = 4096;
@@ -30,7 +31,7 @@ type Bits = Vec<u64>;
 
 /// The solution: which facts hold at the start of each reachable block.
 pub struct Available {
-    facts: Vec<Inst>,
+    facts: Vec<(Inst, Place)>,
     number: SecondaryMap<Inst, Option<u32>>,
     kills: SecondaryMap<Inst, Option<Bits>>,
     at_entry: SecondaryMap<Block, Bits>,
@@ -53,7 +54,7 @@ impl Available {
             at_entry: SecondaryMap::new(),
             facts,
         };
-        for (i, &fact) in this.facts.iter().enumerate() {
+        for (i, &(fact, _)) in this.facts.iter().enumerate() {
             this.number[fact] = Some(i as u32);
         }
         for &block in cfg.order() {
@@ -76,13 +77,15 @@ impl Available {
 
     /// The facts that `inst` may end, if any.
     fn killed_by(&self, memory: &Memory<'_>, inst: Inst) -> Option<Bits> {
-        let mut bits: Option<Bits> = None;
-        for (i, &fact) in self.facts.iter().enumerate() {
-            if memory.location(fact).is_some_and(|at| memory.may_change(inst, at)) {
-                bits.get_or_insert_with(|| vec![0; self.words()])[i / 64] |= 1 << (i % 64);
-            }
+        let write = memory.write(inst);
+        if matches!(write, Write::Nothing) {
+            return None;
         }
-        bits
+        let mut bits = vec![0; self.words()];
+        for (i, (_, place)) in self.facts.iter().enumerate() {
+            bits[i / 64] |= u64::from(memory.changes(&write, place)) << (i % 64);
+        }
+        Some(bits)
     }
 
     fn step(&self, holds: &mut Bits, inst: Inst) {
@@ -122,15 +125,15 @@ impl Available {
     }
 }
 
-fn collect(program: &Program, cfg: &Cfg, memory: &Memory<'_>, kind: Facts) -> Vec<Inst> {
+fn collect(program: &Program, cfg: &Cfg, memory: &Memory<'_>, kind: Facts) -> Vec<(Inst, Place)> {
     let of_kind = |inst: Inst| match program.insts[inst].data {
         InstData::Load { .. } | InstData::CtxLoad { .. } => kind == Facts::Loads,
         InstData::Store { .. } => kind == Facts::Stores,
         _ => false,
     };
-    let private = |inst: Inst| memory.location(inst).is_some_and(|at| memory.is_private(at));
+    let private = |inst: Inst| Some((inst, memory.access(inst).filter(|place| memory.is_private(place))?));
     let all = cfg.order().iter().flat_map(|&b| &program.blocks[b].insts).copied();
-    all.filter(|&inst| of_kind(inst) && private(inst)).take(MAX_FACTS).collect()
+    all.filter(|&inst| of_kind(inst)).filter_map(private).take(MAX_FACTS).collect()
 }
 
 impl Point<'_> {
@@ -144,8 +147,8 @@ impl Point<'_> {
         self.solution.number[fact].is_some_and(|i| self.holds[i as usize / 64] >> (i % 64) & 1 == 1)
     }
 
-    /// The facts that hold, those of earlier blocks first.
-    pub fn facts(&self) -> impl Iterator<Item = Inst> {
+    /// The facts that hold and the bytes that they are about, those of earlier blocks first.
+    pub fn facts(&self) -> impl Iterator<Item = (Inst, Place)> {
         self.holds.iter().enumerate().flat_map(move |(word, &bits)| {
             (0..64)
                 .filter(move |bit| bits >> bit & 1 == 1)

@@ -21,7 +21,7 @@ pub use available::{Available, Facts, Point};
 pub use bits::PossibleBits;
 pub use escape::Escapes;
 pub use flow::{Escape, EscapeKind, Field, PointerUses};
-pub use memory::{Location, Memory};
+pub use memory::{Memory, Place};
 pub use provenance::{Object, Offset, Pointer, Provenance, Provenances};
 pub use uses::{Site, Use, Uses};
 

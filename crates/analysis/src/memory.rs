@@ -9,17 +9,52 @@
 use runnel_ir::cfg::Cfg;
 use runnel_ir::{DataKind, Effects, Inst, InstData, Program, Value};
 
-use crate::{Escapes, Object, Offset, Pointer, Provenance, Provenances};
+use crate::{Escapes, Object, Offset, Pointer, Provenances};
 
-/// Bytes in memory: `size` of them from `ptr + offset`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Location {
-    /// Base address.
-    pub ptr: Value,
-    /// Distance from it in bytes.
-    pub offset: i64,
+/// Bytes in memory, with what is known of where they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The object that the bytes lie in and the offset of the first of them, if the object is known.
+    pub pointer: Option<Pointer>,
     /// Number of bytes.
     pub size: u32,
+    /// The value that the address was computed from by adding constants, and their sum.
+    base: Value,
+    from_base: i64,
+}
+
+impl Place {
+    /// How far `other` begins behind this place (negative: before), in bytes, where that is known.
+    pub fn distance(&self, other: &Place) -> Option<i64> {
+        if self.base == other.base {
+            return Some(other.from_base.wrapping_sub(self.from_base));
+        }
+        let (p, q) = (self.pointer?, other.pointer?);
+        match (p.offset, q.offset) {
+            // Equal offsets into a table's values may be of different entries.
+            (Offset::Exact(i), Offset::Exact(j)) if p.object == q.object => {
+                (!matches!(p.object, Object::Table(_))).then(|| j.wrapping_sub(i))
+            }
+            _ => None,
+        }
+    }
+
+    fn object(&self) -> Option<Object> {
+        self.pointer.map(|p| p.object)
+    }
+}
+
+/// What an instruction may change.
+#[derive(Clone, Copy)]
+pub(crate) enum Write {
+    /// Nothing in memory.
+    Nothing,
+    /// The bytes of a place.
+    Bytes(Place),
+    /// Values of tables.
+    Tables,
+    /// What a callee with these effects may.
+    Call(Effects),
 }
 
 /// The memory of a program, as far as its pointers tell.
@@ -47,55 +82,40 @@ impl<'p> Memory<'p> {
         &self.escapes
     }
 
+    /// The `size` bytes at `ptr + offset`.
+    pub fn place(&self, ptr: Value, offset: i32, size: u32) -> Place {
+        let offset = i64::from(offset);
+        let (base, from_base) = self.provenances.base(ptr);
+        let pointer = self.provenances.of(ptr).as_pointer().map(|p| {
+            let moved = match (p.offset, p.object) {
+                (Offset::Exact(o), _) => Offset::Exact(o.wrapping_add(offset)),
+                (Offset::Row(o), Object::Data(d)) => {
+                    Offset::Row(o.wrapping_add(offset).rem_euclid(i64::from(self.program.data[d].stride)))
+                }
+                _ => Offset::Any,
+            };
+            Pointer { offset: moved, ..p }
+        });
+        Place { pointer, size, base, from_base: from_base.wrapping_add(offset) }
+    }
+
     /// The bytes that a load, store or atomic addition accesses; none for other instructions.
-    pub fn location(&self, inst: Inst) -> Option<Location> {
+    pub fn access(&self, inst: Inst) -> Option<Place> {
         match self.program.insts[inst].data {
             InstData::Load { size, ptr, offset }
             | InstData::Store { size, ptr, offset, .. }
             | InstData::AtomicAdd { size, ptr, offset, .. }
-            | InstData::CtxLoad { size, ctx: ptr, offset } => {
-                Some(Location { ptr, offset: i64::from(offset), size: size.bytes() })
-            }
-            _ => None,
-        }
-    }
-
-    /// The object that a location lies in, and where in it the location begins.
-    pub fn pointer(&self, at: Location) -> Option<Pointer> {
-        let mut pointer = self.provenances.of(at.ptr).as_pointer()?;
-        pointer.offset = match (pointer.offset, pointer.object) {
-            (Offset::Exact(o), _) => Offset::Exact(o.wrapping_add(at.offset)),
-            (Offset::Row(o), Object::Data(d)) => {
-                Offset::Row(o.wrapping_add(at.offset).rem_euclid(i64::from(self.program.data[d].stride)))
-            }
-            _ => Offset::Any,
-        };
-        Some(pointer)
-    }
-
-    /// How far `b` begins behind `a` (negative: before), where that is known.
-    pub fn distance(&self, a: Location, b: Location) -> Option<i64> {
-        let ((x, from_x), (y, from_y)) = (self.provenances.base(a.ptr), self.provenances.base(b.ptr));
-        if x == y {
-            return Some(from_y.wrapping_add(b.offset).wrapping_sub(from_x.wrapping_add(a.offset)));
-        }
-        match (self.pointer(a)?, self.pointer(b)?) {
-            (Pointer { object, offset: Offset::Exact(i), .. }, Pointer { object: other, offset: Offset::Exact(j), .. })
-                // Equal offsets into a table's values may be of different entries.
-                if object == other && !matches!(object, Object::Table(_)) =>
-            {
-                Some(j.wrapping_sub(i))
-            }
+            | InstData::CtxLoad { size, ctx: ptr, offset } => Some(self.place(ptr, offset, size.bytes())),
             _ => None,
         }
     }
 
     /// Whether the two may have a byte in common.
-    pub fn may_alias(&self, a: Location, b: Location) -> bool {
-        if let Some(distance) = self.distance(a, b) {
+    pub fn may_alias(&self, a: &Place, b: &Place) -> bool {
+        if let Some(distance) = a.distance(b) {
             return distance < i64::from(a.size) && distance.wrapping_neg() < i64::from(b.size);
         }
-        match (self.pointer(a), self.pointer(b)) {
+        match (a.pointer, b.pointer) {
             (Some(p), Some(q)) if p.object != q.object => false,
             (Some(Pointer { object: Object::Slot(s), .. }), None)
             | (None, Some(Pointer { object: Object::Slot(s), .. })) => self.escapes.escapes(s),
@@ -110,8 +130,8 @@ impl<'p> Memory<'p> {
 
     /// Whether nobody but this program's own stores and callees changes the bytes while it runs: packet, context,
     /// slots and constant data, but neither table values nor live data.
-    pub fn is_private(&self, at: Location) -> bool {
-        match self.pointer(at).map(|p| p.object) {
+    pub fn is_private(&self, place: &Place) -> bool {
+        match place.object() {
             Some(Object::Packet | Object::Context | Object::Slot(_)) => true,
             Some(Object::Data(d)) => self.program.data[d].kind == DataKind::Const,
             Some(Object::Table(_)) | None => false,
@@ -119,41 +139,45 @@ impl<'p> Memory<'p> {
     }
 
     /// Whether `inst` may change the bytes, or what it means to access them.
-    pub fn may_change(&self, inst: Inst, at: Location) -> bool {
-        let object = self.pointer(at).map(|p| p.object);
+    pub fn may_change(&self, inst: Inst, place: &Place) -> bool {
+        self.changes(&self.write(inst), place)
+    }
+
+    /// What `inst` may change.
+    pub(crate) fn write(&self, inst: Inst) -> Write {
+        match &self.program.insts[inst].data {
+            InstData::Store { .. } | InstData::AtomicAdd { .. } => {
+                self.access(inst).map_or(Write::Nothing, Write::Bytes)
+            }
+            InstData::Call { callee, .. } => Write::Call(self.program.callees[*callee].effects),
+            InstData::Update { .. } | InstData::Delete { .. } => Write::Tables,
+            _ => Write::Nothing,
+        }
+    }
+
+    pub(crate) fn changes(&self, write: &Write, place: &Place) -> bool {
+        let object = place.object();
         if let Some(Object::Data(d)) = object
             && self.program.data[d].kind == DataKind::Const
         {
             return false;
         }
-        match &self.program.insts[inst].data {
-            InstData::Store { ptr, .. } | InstData::AtomicAdd { ptr, .. } => match object {
-                // Fields of the context depend on each other in ways that only the plugin knows.
-                Some(Object::Context) => match self.provenances.of(*ptr) {
-                    Provenance::Pointer(p) => p.object == Object::Context,
-                    _ => true,
-                },
-                _ => self.location(inst).is_some_and(|written| self.may_alias(written, at)),
-            },
-            InstData::Call { callee, .. } => {
-                let effects = self.program.callees[*callee].effects;
-                match object {
-                    Some(Object::Slot(s)) => {
-                        effects.contains(Effects::WRITES_MEMORY) && self.escapes.escapes(s)
-                    }
-                    Some(Object::Context) => {
-                        effects.intersects(Effects::WRITES_MEMORY | Effects::MOVES_PACKET | Effects::EXTERNAL)
-                    }
-                    Some(Object::Table(_)) => {
-                        effects.intersects(Effects::WRITES_MEMORY | Effects::WRITES_TABLES)
-                    }
-                    _ => effects.intersects(Effects::WRITES_MEMORY | Effects::MOVES_PACKET),
-                }
+        match write {
+            Write::Nothing => false,
+            // Fields of the context depend on each other in ways that only the plugin knows.
+            Write::Bytes(written) if object == Some(Object::Context) => {
+                written.object().is_none_or(|o| o == Object::Context)
             }
-            InstData::Update { .. } | InstData::Delete { .. } => {
-                matches!(object, Some(Object::Table(_)) | None)
-            }
-            _ => false,
+            Write::Bytes(written) => self.may_alias(written, place),
+            Write::Tables => matches!(object, Some(Object::Table(_)) | None),
+            Write::Call(effects) => effects.intersects(match object {
+                Some(Object::Slot(s)) if !self.escapes.escapes(s) => Effects::empty(),
+                Some(Object::Slot(_)) => Effects::WRITES_MEMORY,
+                Some(Object::Context) => Effects::WRITES_MEMORY | Effects::MOVES_PACKET | Effects::EXTERNAL,
+                Some(Object::Table(_)) => Effects::WRITES_MEMORY | Effects::WRITES_TABLES,
+                Some(Object::Packet | Object::Data(_)) => Effects::WRITES_MEMORY | Effects::MOVES_PACKET,
+                None => Effects::WRITES_MEMORY | Effects::WRITES_TABLES | Effects::MOVES_PACKET,
+            }),
         }
     }
 }

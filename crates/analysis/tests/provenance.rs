@@ -46,12 +46,12 @@ fn check_provenance(body: &str, expected: &Expect) {
 fn check_aliases(body: &str, expected: &Expect) {
     let program = program(body);
     let memory = Memory::new(&program, &Cfg::new(&program));
-    let accesses: Vec<Inst> = program.insts.keys().filter(|&i| memory.location(i).is_some()).collect();
+    let accesses: Vec<Inst> = program.insts.keys().filter(|&i| memory.access(i).is_some()).collect();
     let mut text = String::new();
     for (i, &a) in accesses.iter().enumerate() {
         for &b in &accesses[i + 1..] {
-            let (Some(x), Some(y)) = (memory.location(a), memory.location(b)) else { continue };
-            let found = if memory.may_alias(x, y) { "may touch" } else { "never touches" };
+            let (Some(x), Some(y)) = (memory.access(a), memory.access(b)) else { continue };
+            let found = if memory.may_alias(&x, &y) { "may touch" } else { "never touches" };
             text += &format!("{} {found} {}\n", program.insts[a].data, program.insts[b].data);
         }
     }
@@ -318,9 +318,9 @@ fn calls_change_escaped_slots_only_and_nothing_changes_constants() {
     let memory = Memory::new(&program, &Cfg::new(&program));
     let mut text = String::new();
     for (inst, node) in &program.insts {
-        let Some(at) = memory.location(inst) else { continue };
+        let Some(at) = memory.access(inst) else { continue };
         for (call, other) in program.insts.iter().filter(|(_, n)| matches!(n.data, InstData::Call { .. })) {
-            if memory.may_change(call, at) {
+            if memory.may_change(call, &at) {
                 text += &format!("{} may change what {} reads\n", other.data, node.data);
             }
         }

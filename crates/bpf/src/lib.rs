@@ -10,4 +10,5 @@ pub mod lift;
 pub mod lower;
 pub mod maps_json;
 pub mod object;
+pub mod rewrite;
 pub mod spec;

@@ -80,23 +80,25 @@ impl Machine {
     }
 }
 
-/// The number that up to eight bytes hold in the machine's byte order.
+/// The number that 1, 2, 4 or 8 bytes hold in the machine's byte order; 0 for any other number of bytes.
 pub(crate) fn number(bytes: &[u8]) -> u64 {
-    let mut wide = [0; 8];
-    if cfg!(target_endian = "little") {
-        wide[..bytes.len()].copy_from_slice(bytes);
-    } else {
-        wide[8 - bytes.len()..].copy_from_slice(bytes);
+    // Sizes known to the compiler: a copy of a size that varies costs more than the rest of a load.
+    match *bytes {
+        [a] => a.into(),
+        [a, b] => u16::from_ne_bytes([a, b]).into(),
+        [a, b, c, d] => u32::from_ne_bytes([a, b, c, d]).into(),
+        [a, b, c, d, e, f, g, h] => u64::from_ne_bytes([a, b, c, d, e, f, g, h]),
+        _ => 0,
     }
-    u64::from_ne_bytes(wide)
 }
 
-/// Writes the low bytes of a number, as many as there is room for.
+/// Writes the low bytes of a number to 1, 2, 4 or 8 bytes.
 pub(crate) fn put_number(bytes: &mut [u8], value: u64) {
-    let wide = value.to_ne_bytes();
-    if cfg!(target_endian = "little") {
-        bytes.copy_from_slice(&wide[..bytes.len()]);
-    } else {
-        bytes.copy_from_slice(&wide[8 - bytes.len()..]);
+    match bytes.len() {
+        1 => bytes.copy_from_slice(&(value as u8).to_ne_bytes()),
+        2 => bytes.copy_from_slice(&(value as u16).to_ne_bytes()),
+        4 => bytes.copy_from_slice(&(value as u32).to_ne_bytes()),
+        8 => bytes.copy_from_slice(&value.to_ne_bytes()),
+        other => debug_assert!(false, "a number of {other} bytes"),
     }
 }

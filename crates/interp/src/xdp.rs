@@ -223,7 +223,7 @@ fn redirect(xdp: &mut Xdp, args: &[u64], _: &mut Machine) -> Result<Called, What
 }
 
 /// `__bpf_xdp_redirect_map` of the kernel's `include/linux/filter.h`: where there is no entry, the low two bits of
-/// the flags are the verdict.
+/// the flags are the verdict. Of the index only the low 32 bits count.
 fn redirect_map(xdp: &mut Xdp, args: &[u64], _: &mut Machine) -> Result<Called, What> {
     const ACTION: u64 = 3;
     const BROADCAST: u64 = 8;
@@ -233,9 +233,7 @@ fn redirect_map(xdp: &mut Xdp, args: &[u64], _: &mut Machine) -> Result<Called, 
     if flags & !(ACTION | opaque.flags) != 0 {
         return Ok(Called::Value(action::ABORTED));
     }
-    // The kernel compares the whole 64-bit key with the map's size.
-    let is_there = u32::try_from(args[1]).is_ok_and(|index| opaque.indices.contains(&index));
-    if !is_there && flags & BROADCAST == 0 {
+    if !opaque.indices.contains(&index) && flags & BROADCAST == 0 {
         return Ok(Called::Value(flags & ACTION));
     }
     xdp.events.push(Event::RedirectMap { table, index, flags });

@@ -46,6 +46,16 @@ impl Drop for NetnsName {
     }
 }
 
+/// Moves the calling thread into the namespace that `ip netns` calls `name`.
+///
+/// Errors: no namespace of that name; a want of privilege.
+pub fn enter(name: &str) -> Result<()> {
+    let path = std::path::Path::new("/run/netns").join(name);
+    let doing = format!("entering the network namespace `{name}`");
+    let file = std::fs::File::open(&path).map_err(|e| Error::io(format!("{doing} ({})", path.display()), e))?;
+    setns(file.as_fd(), CloneFlags::CLONE_NEWNET).map_err(|e| Error::from_errno(doing, e.into()))
+}
+
 impl Netns {
     /// A new namespace without a name, its loopback up.
     pub fn new() -> Result<Netns> {
@@ -129,14 +139,18 @@ impl Netns {
 
     /// A veth pair with one end here and the other in `peer` (which may be this same namespace), both up.
     pub fn veth(&self, name: &str, peer: &Netns, peer_name: &str) -> Result<VethPair> {
-        let place = peer.proc_path();
-        let place = place.to_string_lossy();
-        self.ip(&["link", "add", "name", name, "type", "veth", "peer", "name", peer_name, "netns", &place])?;
-        let pair = VethPair { ends: [VethEnd::new(self, name)?, VethEnd::new(peer, peer_name)?] };
+        let pair = self.veth_down(name, peer, peer_name)?;
         for end in &pair.ends {
             end.netns.ip(&["link", "set", "dev", &end.name, "up"])?;
         }
         Ok(pair)
+    }
+
+    fn veth_down(&self, name: &str, peer: &Netns, peer_name: &str) -> Result<VethPair> {
+        let place = peer.proc_path();
+        let place = place.to_string_lossy();
+        self.ip(&["link", "add", "name", name, "type", "veth", "peer", "name", peer_name, "netns", &place])?;
+        Ok(VethPair { ends: [VethEnd::new(self, name)?, VethEnd::new(peer, peer_name)?] })
     }
 
     fn another_handle(&self) -> Result<Netns> {
@@ -225,7 +239,8 @@ impl VethEnd {
     }
 }
 
-/// Two spare veth ends in a namespace of their own, to keep programs attached where no packet ever comes.
+/// Two spare veth ends in a namespace of their own, to keep programs attached where no packet ever comes: the
+/// ends are down, for an interface that is up would send itself neighbour discovery.
 ///
 /// A program that is attached somewhere is known to the kernel's XDP dispatcher, so that test-running it or
 /// putting it on another link does not wait for RCU (16 ms and 8 ms otherwise). Two programs can be parked.
@@ -240,7 +255,7 @@ impl ParkedVeth {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let netns = Netns::new()?;
-        Ok(ParkedVeth { pair: netns.veth(&format!("park{n}a"), &netns, &format!("park{n}b"))? })
+        Ok(ParkedVeth { pair: netns.veth_down(&format!("park{n}a"), &netns, &format!("park{n}b"))? })
     }
 
     /// Parks a program on spare place 0 or 1 until the link is dropped; [`crate::link::LinkError::Busy`] if the

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use common::{ARRAY, HASH, MMAPABLE, SCHED_CLS, XDP, map_spec, program, returns};
 use runnel_bpf::insn::{self, Insn};
@@ -169,4 +169,64 @@ fn map_values_written_by_user_space_reach_the_program() {
     program.test_run(&[0; 64], &[], 1, 0).expect("running");
     let value = maps[0].lookup(&[0; 4]).expect("looking up").expect("an array entry");
     assert_eq!(value, [[0xff; 8], [0; 8]].concat());
+}
+
+#[test]
+fn an_iterator_made_for_a_map_is_one_of_its_holders() {
+    let source = r#"
+struct bpf_iter_meta; struct bpf_map; struct bpf_iter__bpf_map_elem {
+  union { struct bpf_iter_meta *meta; } __attribute__((aligned(8)));
+  union { struct bpf_map *map; } __attribute__((aligned(8)));
+  union { void *key; } __attribute__((aligned(8)));
+  union { void *value; } __attribute__((aligned(8))); };
+SEC("iter/bpf_map_elem") int rewrite(struct bpf_iter__bpf_map_elem *ctx) {
+  if (ctx->value) *(__u32 *)ctx->value += 1;
+  return 0;
+}
+"#;
+    let compiled = common::compile("iterator", source);
+    let object = runnel_kernel::object::Object::open(&compiled.path()).expect("opening");
+    let loaded = object.load().expect("loading");
+    let program = &loaded.program("rewrite").expect("a program").program;
+    let map = Map::create(&map_spec("table", HASH, 4, 4, 8, 0)).expect("creating");
+    map.update(&[1; 4], &7u32.to_ne_bytes(), UpdateMode::Any).expect("updating");
+
+    let mut info = libbpf_sys::bpf_iter_link_info::default();
+    info.map.map_fd = map.as_fd().as_raw_fd() as u32;
+    let opts = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
+        iter_info: &mut info,
+        iter_info_len: size_of::<libbpf_sys::bpf_iter_link_info>() as u32,
+        ..Default::default()
+    };
+    // SAFETY: the options live during the call; the descriptors returned are new and ours.
+    let (link, iterator) = unsafe {
+        let attach_type = libbpf_sys::BPF_TRACE_ITER;
+        let link = libbpf_sys::bpf_link_create(program.as_fd().as_raw_fd(), 0, attach_type, &opts);
+        assert!(link >= 0, "{link}");
+        let iterator = libbpf_sys::bpf_iter_create(link);
+        assert!(iterator >= 0, "{iterator}");
+        (OwnedFd::from_raw_fd(link), OwnedFd::from_raw_fd(iterator))
+    };
+    let holders = holders_of(map.id()).expect("listing");
+    assert_eq!((holders.programs.len(), holders.iterator_links.len()), (0, 1));
+    // This is why it matters: reading from it writes to the map, without any bpf(2) call.
+    std::io::Read::read_to_end(&mut std::fs::File::from(iterator), &mut Vec::new()).expect("reading");
+    assert_eq!(map.lookup(&[1; 4]).expect("looking up"), Some(8u32.to_ne_bytes().into()));
+    drop(link);
+    assert_eq!(holders_of(map.id()).expect("listing").iterator_links.len(), 0);
+}
+
+#[test]
+fn a_want_of_privilege_is_reported_as_such() {
+    let errors = std::thread::spawn(|| {
+        // The bare system call changes this thread only.
+        // SAFETY: plain numbers.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
+        let map = Map::create(&map_spec("table", HASH, 4, 4, 8, 0)).expect_err("creating").is_permission();
+        let load = Program::load(&returns(XDP, 2), &[]).expect_err("loading").is_permission();
+        let listing = all_programs().expect_err("listing").is_permission();
+        (map, load, listing)
+    });
+    assert_eq!(errors.join().expect("the thread"), (true, true, true));
 }

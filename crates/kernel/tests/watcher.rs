@@ -19,8 +19,8 @@ use runnel_kernel::object::Object;
 use runnel_kernel::program::Program;
 use runnel_kernel::watcher::{Change, Options, RING_RECORDS, SLOTS, Watcher, WatcherError};
 use watcher_support::{
-    BATCH_UPDATE, DELETE, FREEZE, LOOKUP_AND_DELETE, UPDATE, UnfaultedPage, helper, low_memory, raw_bpf,
-    raw_bpf_int80,
+    BATCH_UPDATE, DELETE, FREEZE, HeldPage, LOOKUP_AND_DELETE, UPDATE, UnfaultedPage, eventually, helper,
+    low_memory, raw_bpf, raw_bpf_int80,
 };
 
 const SLOT: u32 = 3;
@@ -90,7 +90,7 @@ fn every_writing_command_bumps_before_it_returns_and_is_logged() {
 
     update(8);
     let (changes, bumps) = observe(&watcher, &map, || {
-        assert!(map.lookup_and_delete(&8u32.to_ne_bytes()).expect("taking").is_some())
+        assert!(map.lookup_and_delete(&8u32.to_ne_bytes()).expect("taking").is_some());
     });
     assert!(bumps >= 2);
     assert_eq!((changes[0].command, key_of(&changes[0])), (LOOKUP_AND_DELETE, Some(8)));
@@ -276,9 +276,7 @@ fn threads_inside_are_waited_for_when_attaching_and_when_watching() {
         let run = || {
             let started = progress.load_u64(0);
             let thread = scope.spawn(|| slow.test_run(&[], &[0; 8], 0, 0).expect("running"));
-            while progress.load_u64(0) == started && !thread.is_finished() {
-                std::thread::yield_now();
-            }
+            eventually("the program runs", || progress.load_u64(0) != started || thread.is_finished());
             assert!(!thread.is_finished(), "the program runs long enough to be caught inside");
         };
         run();
@@ -348,8 +346,8 @@ fn valid_snapshots_show_a_moment_between_writes() {
                 }
             }
         });
-        while granted < 200 {
-            let Ok(token) = watcher.begin_snapshot(&[map.id()], SLOT) else { continue };
+        eventually("200 snapshots are granted", || {
+            let Ok(token) = watcher.begin_snapshot(&[map.id()], SLOT) else { return false };
             let entries = map.read_all().expect("reading");
             if watcher.still_valid(&token) {
                 granted += 1;
@@ -359,7 +357,8 @@ fn valid_snapshots_show_a_moment_between_writes() {
                 };
                 assert!(value(0) == value(1) || value(0) == value(1) + 1, "{} {}", value(0), value(1));
             }
-        }
+            granted == 200
+        });
         stop.store(true, Ordering::Relaxed);
     });
 }
@@ -420,18 +419,124 @@ fn a_writer_killed_in_the_middle_leaves_nothing_in_flight() {
     let bpffs = PrivateBpffs::new().expect("mounting");
     let pin = bpffs.path().join("map");
     map.pin(&pin).expect("pinning");
-    for _ in 0..5 {
-        let before = watcher.ring_position();
-        let mut child = helper("update_for_ever", &pin);
-        // Kill it only once its writes arrive.
-        while watcher.ring_position().0 < before.0 + 200 {
-            assert!(child.try_wait().expect("asking").is_none(), "the helper ended by itself");
-            std::thread::yield_now();
-        }
-        child.kill().expect("killing");
-        child.wait().expect("waiting");
+    let mut child = helper("held_in_update", &pin);
+    eventually("the helper is inside the update", || {
+        assert!(child.try_wait().expect("asking").is_none(), "the helper ended by itself");
+        watcher.in_flight(map.id()).expect("asking") == Some(1)
+    });
+    child.kill().expect("killing");
+    child.wait().expect("waiting");
+    assert_eq!(watcher.in_flight(map.id()).expect("asking"), Some(0));
+}
+
+/// Starts an update with these attributes on a thread of its own, and returns when the kernel is in the middle
+/// of it: held at the key.
+fn held_update<'s>(
+    scope: &'s std::thread::Scope<'s, '_>,
+    page: &'s HeldPage,
+    attr: &'s [std::sync::atomic::AtomicU64; 4],
+) -> std::thread::ScopedJoinHandle<'s, i64> {
+    let thread = scope.spawn(move || raw_bpf(UPDATE, attr.as_ptr() as usize, 32));
+    page.wait();
+    thread
+}
+
+fn update_attr(map: &Map, page: &HeldPage, value: &[u8; 4]) -> [std::sync::atomic::AtomicU64; 4] {
+    [map.as_fd().as_raw_fd() as u64, page.address() as u64, value.as_ptr() as u64, 0].map(Into::into)
+}
+
+#[test]
+fn no_snapshot_is_granted_while_a_write_is_in_the_middle() {
+    let (watcher, map) = watched_table();
+    let (page, value) = (HeldPage::new(), [1u8; 4]);
+    let attr = update_attr(&map, &page, &value);
+    std::thread::scope(|scope| {
+        let before = epoch(&watcher);
+        let thread = held_update(scope, &page, &attr);
+        assert!(epoch(&watcher) > before, "bumped before the write happens");
+        assert_eq!(map.lookup(&[7; 4]).expect("looking up"), None);
+        let error = watcher.begin_snapshot(&[map.id()], SLOT).expect_err("a write is under way");
+        let Error::Watcher(WatcherError::WritesInFlight { maps, .. }) = error else { panic!("{error}") };
+        assert_eq!(maps, [map.id()]);
+        let held = epoch(&watcher);
+        page.release(&[7; 4]);
+        assert_eq!(thread.join().expect("the writer"), 0);
+        assert!(epoch(&watcher) > held, "and again before it returns");
+    });
+    assert!(map.lookup(&[7; 4]).expect("looking up").is_some());
+    watcher.begin_snapshot(&[map.id()], SLOT).map(|_| ()).or_else(in_flight_by_others).expect("it has ended");
+}
+
+#[test]
+fn arguments_changed_during_the_call_bump_everything() {
+    let (watcher, map) = watched_table();
+    let unwatched = table();
+    let unrelated = SLOT + 9;
+    for (first, second) in [(&map, &unwatched), (&unwatched, &map)] {
+        let (page, value) = (HeldPage::new(), [1u8; 4]);
+        let attr = update_attr(first, &page, &value);
+        let position = watcher.ring_position();
+        std::thread::scope(|scope| {
+            let thread = held_update(scope, &page, &attr);
+            attr[0].store(second.as_fd().as_raw_fd() as u64, Ordering::SeqCst);
+            let held = [epoch(&watcher), watcher.epoch(unrelated).expect("a slot")];
+            page.release(&[8; 4]);
+            assert_eq!(thread.join().expect("the writer"), 0);
+            assert!(epoch(&watcher) > held[0]);
+            assert!(watcher.epoch(unrelated).expect("a slot") > held[1]);
+        });
+        let (changes, _) = watcher.changes_since(position).expect("reading the log");
+        assert!(changes.iter().any(|c| c.map_id.is_none() && c.command == UPDATE), "{changes:?}");
         assert_eq!(watcher.in_flight(map.id()).expect("asking"), Some(0));
     }
+}
+
+#[test]
+fn a_call_held_since_before_the_watching_began_is_waited_for() {
+    let watcher = Watcher::install(None).expect("installing");
+    let map = table();
+    let (page, value, released) = (HeldPage::new(), [1u8; 4], AtomicBool::new(false));
+    let attr = update_attr(&map, &page, &value);
+    std::thread::scope(|scope| {
+        let writer = held_update(scope, &page, &attr);
+        let watching = scope.spawn(|| {
+            watcher.watch(map.id(), SLOT).expect("watching");
+            assert!(released.load(Ordering::SeqCst), "it waited for the writer");
+        });
+        // Time for `watch` to return wrongly.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        released.store(true, Ordering::SeqCst);
+        page.release(&[7; 4]);
+        watching.join().expect("the watching thread");
+        assert_eq!(writer.join().expect("the writer"), 0);
+    });
+    assert!(map.lookup(&[7; 4]).expect("looking up").is_some());
+    assert_eq!(watcher.in_flight(map.id()).expect("asking"), Some(0), "it was not counted, in or out");
+}
+
+#[test]
+fn a_call_that_could_not_be_remembered_is_waited_for_before_a_snapshot() {
+    let bpffs = PrivateBpffs::new().expect("mounting");
+    let watcher = Watcher::install(Some(bpffs.path())).expect("installing");
+    let unwatched = table();
+    let (page, value, released) = (HeldPage::new(), [1u8; 4], AtomicBool::new(false));
+    let attr = update_attr(&unwatched, &page, &value);
+    std::thread::scope(|scope| {
+        let writer = held_update(scope, &page, &attr);
+        // The kernel side counts a lost call at byte 16 of its state; to lose one really takes a lack of memory.
+        let state = Map::from_pin(&bpffs.path().join("v1-state")).expect("opening");
+        state.mmap(true).expect("mapping").fetch_add_u64(16, 1);
+        let snapshot = scope.spawn(|| {
+            watcher.begin_snapshot(&[], SLOT).map(|_| ()).or_else(in_flight_by_others).expect("a snapshot");
+            assert!(released.load(Ordering::SeqCst), "it waited for whoever is inside");
+        });
+        // Time for the snapshot to be granted wrongly.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        released.store(true, Ordering::SeqCst);
+        page.release(&[7; 4]);
+        snapshot.join().expect("the snapshot");
+        assert_eq!(writer.join().expect("the writer"), 0);
+    });
 }
 
 #[test]
@@ -441,10 +546,10 @@ fn a_pinned_watcher_survives_the_process_that_installed_it() {
     map.pin(&bpffs.path().join("map")).expect("pinning");
     let mut installer = helper("install_and_hang", bpffs.path());
     let ready = bpffs.path().join("ready");
-    while !ready.exists() {
+    eventually("the watcher is installed", || {
         assert!(installer.try_wait().expect("asking").is_none(), "the installer ended by itself");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+        ready.exists()
+    });
     let open = Watcher::open(bpffs.path()).expect("opening");
     installer.kill().expect("killing");
     installer.wait().expect("waiting");

@@ -7,7 +7,7 @@
 //!
 //! Uses: provenance, escapes. Invalidates: def-use lists.
 
-use runnel_analysis::{Location, Memory, Object, Offset};
+use runnel_analysis::{Memory, Object, Offset, Place};
 use runnel_ir::cfg::Cfg;
 use runnel_ir::{Block, Inst, InstData, Program, SecondaryMap, Slot};
 
@@ -96,23 +96,23 @@ impl<'p> Liveness<'p> {
         let data = &self.program.insts[inst].data;
         match *data {
             InstData::Store { .. } => {
-                if let Some((bytes, true)) = self.memory.location(inst).and_then(|at| self.bytes(at)) {
+                if let Some((bytes, true)) = self.memory.access(inst).and_then(|place| self.bytes(&place)) {
                     bytes.for_each(|i| live[i / 64] &= !(1 << (i % 64)));
                 }
             }
             InstData::Load { .. } | InstData::AtomicAdd { .. } => {
-                self.read(live, self.memory.location(inst));
+                self.read(live, self.memory.access(inst));
             }
             InstData::Update { table, value, .. } => {
                 let size = self.program.tables[table].value_size;
-                self.read(live, Some(Location { ptr: value, offset: 0, size }));
+                self.read(live, Some(self.memory.place(value, 0, size)));
             }
             _ => {}
         }
     }
 
-    fn read(&self, live: &mut Bytes, at: Option<Location>) {
-        if let Some((bytes, _)) = at.and_then(|at| self.bytes(at)) {
+    fn read(&self, live: &mut Bytes, place: Option<Place>) {
+        if let Some((bytes, _)) = place.and_then(|place| self.bytes(&place)) {
             bytes.for_each(|i| live[i / 64] |= 1 << (i % 64));
         }
     }
@@ -121,7 +121,7 @@ impl<'p> Liveness<'p> {
         if !matches!(self.program.insts[inst].data, InstData::Store { .. }) {
             return false;
         }
-        match self.memory.location(inst).and_then(|at| self.bytes(at)) {
+        match self.memory.access(inst).and_then(|place| self.bytes(&place)) {
             Some((mut bytes, _)) => bytes.all(|i| live[i / 64] >> (i % 64) & 1 == 0),
             None => false,
         }
@@ -129,16 +129,16 @@ impl<'p> Liveness<'p> {
 
     /// The bits of the bytes that a location may cover, if it lies in a slot that is looked at, and whether it
     /// covers exactly those.
-    fn bytes(&self, at: Location) -> Option<(std::ops::Range<usize>, bool)> {
-        let pointer = self.memory.pointer(at)?;
+    fn bytes(&self, place: &Place) -> Option<(std::ops::Range<usize>, bool)> {
+        let pointer = place.pointer?;
         let Object::Slot(slot) = pointer.object else { return None };
         let first = self.first[slot]?;
         let size = self.program.slots[slot].size as usize;
         if let Offset::Exact(offset) = pointer.offset
             && let Ok(offset) = usize::try_from(offset)
-            && offset + at.size as usize <= size
+            && offset + place.size as usize <= size
         {
-            return Some((first + offset..first + offset + at.size as usize, true));
+            return Some((first + offset..first + offset + place.size as usize, true));
         }
         Some((first..first + size, false))
     }

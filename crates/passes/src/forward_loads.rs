@@ -6,7 +6,7 @@
 //!
 //! Uses: provenance, escapes, available stores. Invalidates: def-use lists.
 
-use runnel_analysis::{Available, Facts, Location, Memory, Point};
+use runnel_analysis::{Available, Facts, Memory, Place, Point};
 use runnel_ir::cfg::Cfg;
 use runnel_ir::{BinaryOp, Inst, InstData, Program, Size, UnaryOp, Value, Width};
 
@@ -51,9 +51,9 @@ fn find(program: &Program, cfg: &Cfg) -> Vec<Forwarded> {
         let mut point = stores.at_entry(block);
         for &inst in &program.blocks[block].insts {
             if let InstData::Load { size, .. } = program.insts[inst].data
-                && let Some(at) = memory.location(inst)
+                && let Some(place) = memory.access(inst).filter(|place| memory.is_private(place))
             {
-                found.extend(covering_store(program, &memory, &point, inst, size, at));
+                found.extend(covering_store(program, &point, inst, size, &place));
             }
             point.pass(inst);
         }
@@ -64,15 +64,14 @@ fn find(program: &Program, cfg: &Cfg) -> Vec<Forwarded> {
 /// The store that all bytes of a load come from.
 fn covering_store(
     program: &Program,
-    memory: &Memory<'_>,
     point: &Point<'_>,
     load: Inst,
     size: Size,
-    at: Location,
+    place: &Place,
 ) -> Option<Forwarded> {
-    point.facts().find_map(|store| {
+    point.facts().find_map(|(store, stored_to)| {
+        let distance = u32::try_from(stored_to.distance(place)?).ok()?;
         let InstData::Store { size: store_size, value, .. } = program.insts[store].data else { return None };
-        let distance = u32::try_from(memory.distance(memory.location(store)?, at)?).ok()?;
         let covered = distance.checked_add(size.bytes())? <= store_size.bytes();
         covered.then_some(Forwarded { load, size, stored: value, store_size, distance })
     })

@@ -3,11 +3,11 @@
 
 use std::convert::Infallible;
 
-use runnel_interp::xdp::{Event, Opaque, XdpHost};
+use runnel_interp::xdp::{Event, XdpHost};
 use runnel_interp::{Compiled, Contents, Counters, Ended, Machine, State, Tables};
-use runnel_ir::{DataKind, Program, verify};
+use runnel_ir::{BinaryOp, DataKind, InstData, Program, Width, verify};
 use runnel_passes::{Fuel, clean_up_with};
-use runnel_testkit::programs::{Config, Inputs, generate};
+use runnel_testkit::programs::{Config, Generated, Inputs, generate};
 
 /// Everything that a sequence of runs lets others see.
 #[derive(PartialEq, Eq, Debug)]
@@ -27,7 +27,7 @@ fn observe(program: &Program, inputs: &Inputs) -> Observed {
     }
     let mut host = XdpHost::new(program);
     for &(table, index) in &inputs.indices {
-        host.xdp.opaque.entry(table).or_insert_with(Opaque::default).indices.insert(index);
+        host.xdp.opaque.entry(table).or_default().indices.insert(index);
     }
     let mut state = State::new(Machine::new(tables, compiled.image()), host);
     let mut counters = Counters::new(&compiled);
@@ -47,12 +47,47 @@ fn observe(program: &Program, inputs: &Inputs) -> Observed {
     observed
 }
 
-fn seeds(usual: u64) -> u64 {
-    std::env::var("RUNNEL_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
+/// Splits the offsets of accesses in two, one part added to the address, as compilers leave it where an address is
+/// used more than once.
+fn split_offsets(program: &mut Program) {
+    for block in program.layout.clone() {
+        let mut insts = Vec::new();
+        for inst in std::mem::take(&mut program.blocks[block].insts) {
+            let mut data = program.insts[inst].data.clone();
+            if let InstData::Load { ptr, offset, .. }
+            | InstData::Store { ptr, offset, .. }
+            | InstData::AtomicAdd { ptr, offset, .. } = &mut data
+                && *offset % 3 != 0
+            {
+                let mut make = |data| {
+                    let inst = program.new_inst(data, None);
+                    insts.push(inst);
+                    program.insts[inst].result.unwrap()
+                };
+                let rhs = make(InstData::Const((*offset - 7) as u64));
+                *ptr = make(InstData::Binary { op: BinaryOp::Add, width: Width::W64, lhs: *ptr, rhs });
+                *offset = 7;
+            }
+            program.insts[inst].data = data;
+            insts.push(inst);
+        }
+        program.blocks[block].insts = insts;
+    }
+    verify(program).unwrap();
 }
 
-fn config(seed: u64) -> Config {
-    Config::default().sized(8 + (seed % 5) as u32 * 16)
+/// The program of a seed, and what it runs on.
+fn generated(seed: u64) -> Generated {
+    let config = Config::default().sized(8 + (seed % 5) as u32 * 16);
+    let mut generated = generate(seed, &config);
+    if seed % 2 == 1 {
+        split_offsets(&mut generated.program);
+    }
+    generated
+}
+
+fn seeds(usual: u64) -> u64 {
+    std::env::var("RUNNEL_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
 }
 
 /// Runs `pass` on random programs; says how many of them it changed.
@@ -60,7 +95,7 @@ fn check(name: &str, pass: impl Fn(&mut Program) -> bool) {
     let mut changed = 0;
     let count = seeds(150);
     for seed in 0..count {
-        let generated = generate(seed, &config(seed));
+        let generated = generated(seed);
         let before = observe(&generated.program, &generated.inputs);
         let mut program = generated.program.clone();
         changed += u64::from(pass(&mut program));
@@ -120,7 +155,7 @@ fn culprit(program: &Program, inputs: &Inputs, before: &Observed) -> Option<(u64
 fn clean_up() {
     let (mut steps_before, mut steps_after) = (0, 0);
     for seed in 0..seeds(300) {
-        let generated = generate(seed, &config(seed));
+        let generated = generated(seed);
         let before = observe(&generated.program, &generated.inputs);
         let mut program = generated.program.clone();
         runnel_passes::clean_up_checked(&mut program).unwrap_or_else(|e| panic!("seed {seed}: {e}"));

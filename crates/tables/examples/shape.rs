@@ -18,23 +18,23 @@ fn hash(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |h, byte| (h ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// One line as a key, and the next hop.
-fn route(line: &str) -> Result<(Box<[u8]>, &str, &str), Box<dyn Error>> {
-    let (prefix, hop) = line.split_once(',').ok_or("no comma")?;
+/// A prefix as a key.
+fn key(prefix: &str) -> Result<Box<[u8]>, Box<dyn Error>> {
     let (address, length) = prefix.split_once('/').ok_or("no slash")?;
     let length: u32 = length.parse()?;
     let address = match address.parse()? {
         IpAddr::V4(a) => a.octets().to_vec(),
         IpAddr::V6(a) => a.octets().to_vec(),
     };
-    Ok((length.to_le_bytes().into_iter().chain(address).collect(), prefix, hop))
+    Ok(length.to_le_bytes().into_iter().chain(address).collect())
 }
 
 fn contents(text: &str, spread: Option<u32>) -> Result<Contents, Box<dyn Error>> {
     let mut hops = HashMap::new();
     let mut entries = Vec::new();
     for (i, line) in text.lines().enumerate().skip(1).filter(|(_, line)| !line.is_empty()) {
-        let (key, prefix, hop) = route(line).map_err(|e| format!("line {}: {e}: `{line}`", i + 1))?;
+        let (prefix, hop) = line.split_once(',').ok_or_else(|| format!("line {}: no comma", i + 1))?;
+        let key = key(prefix).map_err(|e| format!("line {}: {e}: `{prefix}`", i + 1))?;
         let next = hops.len() as u32;
         let hop = match spread {
             Some(count) => hash(prefix) % count,

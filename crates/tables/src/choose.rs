@@ -8,7 +8,7 @@ use crate::contents::{Contents, ContentsError, SiteFacts};
 use crate::cost;
 use crate::prepare::{Matching, Prepared, single_length};
 use crate::representation::{
-    CompareTree, Constant, DirectIndex, LevelIndex, PerfectHash, Refusal, Representation,
+    CompareTree, Constant, DirectIndex, LevelIndex, PerfectHash, Refusal, Representation, within,
 };
 use crate::rows::{RowId, Rows};
 
@@ -105,9 +105,15 @@ pub fn candidates(
         }
         Err(refusal) => (Rows { stride: 8, rows: vec![Box::default()] }, vec![("any", Err(refusal))]),
     };
-    let mut made = Candidates { rows, candidates: Vec::new(), refused: Vec::new(), original_ns };
+    let access = cost::row_access(rows.memory_bytes(), rows.varying());
+    let mut made = Candidates { candidates: Vec::new(), refused: Vec::new(), original_ns, rows };
     for (name, attempt) in attempts {
-        match attempt.and_then(|r| made.candidate(r, budget)) {
+        let measured = attempt.and_then(|representation| {
+            let bytes = representation.memory_bytes() + made.rows.memory_bytes();
+            within(bytes, budget.memory_bytes)?;
+            Ok(Candidate { ns: representation.probe_ns() + access, bytes, representation })
+        });
+        match measured {
             Ok(candidate) => made.candidates.push(candidate),
             Err(refusal) => made.refused.push((name, refusal)),
         }
@@ -115,19 +121,6 @@ pub fn candidates(
     // The sort is stable: of equally fast and large ones the simpler, which was tried first, comes first.
     made.candidates.sort_by(|a, b| a.ns.total_cmp(&b.ns).then(a.bytes.cmp(&b.bytes)));
     Ok(made)
-}
-
-impl Candidates {
-    fn candidate(&self, representation: Representation, budget: Budget) -> Result<Candidate, Refusal> {
-        let rows = self.rows.memory_bytes();
-        let bytes = representation.memory_bytes() + rows;
-        if bytes > budget.memory_bytes {
-            return Err(Refusal::TooLarge { bytes, budget: budget.memory_bytes });
-        }
-        // What a single row holds is constants in the code.
-        let access = if self.rows.is_single() { 0.0 } else { cost::indexed_load(rows) };
-        Ok(Candidate { ns: representation.probe_ns() + access, bytes, representation })
-    }
 }
 
 fn attempts(prepared: &Prepared<'_>, facts: &SiteFacts, budget: u64) -> Attempts {

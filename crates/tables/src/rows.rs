@@ -81,9 +81,14 @@ impl Rows {
         self.stride.trailing_zeros()
     }
 
-    /// Whether there is but one value: a hit says all that there is to know.
-    pub fn is_single(&self) -> bool {
-        self.rows.len() <= 2
+    /// Which share of a value's bytes differs between rows, from 0 to 1. What does not is known without a look.
+    pub fn varying(&self) -> f64 {
+        let first = &self.rows[0];
+        let mut differs = vec![false; first.len()];
+        for row in &self.rows {
+            differs.iter_mut().zip(row.iter().zip(first)).for_each(|(d, (a, b))| *d |= a != b);
+        }
+        differs.iter().filter(|d| **d).count() as f64 / first.len().max(1) as f64
     }
 
     /// Size of the data object in bytes.

@@ -6,19 +6,20 @@ mod common;
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
-use common::{check_bounds, entry, full_length, parts, prefix, probe_program, run};
+use common::{Runner, check_bounds, entry, full_length, parts, prefix, probe_program};
 use runnel_ir::TableKind;
 use runnel_tables::{
     Budget, Candidates, Contents, Entry, Refusal, Representation, RowId, SiteFacts, candidates,
 };
 
-/// A sequence of numbers that is the same in every run (Knuth's multiplier).
+/// A sequence of numbers that is the same in every run: a counter, scrambled.
 struct Numbers(u64);
 
 impl Numbers {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.0 >> 16
+        self.0 += 1;
+        let mixed = self.0.wrapping_mul(0xd134_2543_de82_ef95);
+        (mixed ^ mixed >> 29).wrapping_mul(0xaf25_1af3_b0f0_25b5).rotate_left(32)
     }
 }
 
@@ -38,7 +39,7 @@ fn build(what: &str, contents: &Contents, facts: &SiteFacts, budget: Budget) -> 
     found
 }
 
-fn routes(count: usize, key_size: u32, length: impl Fn(u64) -> u32) -> Contents {
+fn routes(count: usize, key_size: u32, hops: u32, length: impl Fn(u64) -> u32) -> Contents {
     let mut numbers = Numbers(1);
     let mut seen = HashSet::new();
     let mut entries: Vec<Entry> = Vec::new();
@@ -50,9 +51,10 @@ fn routes(count: usize, key_size: u32, length: impl Fn(u64) -> u32) -> Contents 
         // Longer prefixes cluster, as they do in the Internet's table.
         let mut address = bytes;
         address[0] = address[0] % 200 + 1;
+        address[1] %= 100;
         let key = prefix(length, &address);
         if seen.insert((length, masked(&address, length))) {
-            entries.push(entry(&key, &((n >> 20) as u32 % 64).to_le_bytes()));
+            entries.push(entry(&key, &((n >> 20) as u32 % hops).to_le_bytes()));
         }
     }
     Contents { kind: TableKind::Prefix, key_size, value_size: 4, max_entries: count as u32, entries }
@@ -80,6 +82,7 @@ fn check_routes(contents: &Contents, found: &Candidates) {
     let facts = full_length(contents);
     let program = probe_program(&found.candidates[0].representation, &facts, &parts(contents.key_size, 2));
     check_bounds(&program);
+    let mut runner = Runner::new(&program);
     let mut numbers = Numbers(2);
     for i in 0..20_000usize {
         let mut address = contents.entries[i * 7919 % contents.entries.len()].key[4..].to_vec();
@@ -90,7 +93,7 @@ fn check_routes(contents: &Contents, found: &Candidates) {
         let row = found.candidates[0].representation.lookup(&key);
         let says = (row != RowId::MISS).then(|| &*found.rows.rows[row.0 as usize]);
         assert_eq!(says, longest_match(&tables, &address), "{address:?}");
-        assert_eq!(run(&program, &key).0, u64::from(row.0));
+        assert_eq!(runner.run(&key), u64::from(row.0));
     }
 }
 
@@ -100,9 +103,9 @@ fn six_hundred_thousand_routes() {
     let length = |n: u64| match n % 100 {
         0 => 25 + (n >> 8) as u32 % 8,
         1..60 => 24,
-        _ => 16 + (n >> 8) as u32 % 8,
+        _ => 17 + (n >> 8) as u32 % 7,
     };
-    let contents = routes(600_000, 8, length);
+    let contents = routes(600_000, 8, 64, length);
     let found = build("IPv4", &contents, &full_length(&contents), Budget::default());
     assert!(matches!(found.candidates[0].representation, Representation::Levels(_)));
     check_routes(&contents, &found);
@@ -110,8 +113,17 @@ fn six_hundred_thousand_routes() {
 
 #[test]
 fn a_campus_router() {
-    let contents = routes(2_600, 8, |n| if n % 5 < 3 { 32 } else { 8 + (n >> 8) as u32 % 22 });
+    let contents = routes(2_600, 8, 64, |n| if n % 5 < 3 { 32 } else { 8 + (n >> 8) as u32 % 22 });
     let found = build("campus", &contents, &full_length(&contents), Budget::default());
+    check_routes(&contents, &found);
+}
+
+#[test]
+fn more_next_hops_than_16_bits_hold() {
+    let contents = routes(60_000, 8, 50_000, |n| 17 + (n >> 8) as u32 % 8);
+    let found = build("next hops", &contents, &full_length(&contents), Budget::default());
+    assert!(found.rows.rows.len() > 1 << 15);
+    assert!(found.candidates[0].representation.why().contains("entries of 32 bits"));
     check_routes(&contents, &found);
 }
 
@@ -136,6 +148,7 @@ fn a_hundred_thousand_keys_of_16_bytes() {
     assert!(matches!(candidate.representation, Representation::Hash(_)));
     let program = probe_program(&candidate.representation, &SiteFacts::default(), &parts(16, 3));
     check_bounds(&program);
+    let mut runner = Runner::new(&program);
     for (i, key) in keys.iter().enumerate() {
         assert_eq!(candidate.representation.lookup(key), RowId(i as u32 + 1));
         let mut other = *key;
@@ -143,15 +156,15 @@ fn a_hundred_thousand_keys_of_16_bytes() {
         let row = keys.binary_search(&other).map_or(0, |at| at as u32 + 1);
         assert_eq!(candidate.representation.lookup(&other), RowId(row));
         if i % 50 == 0 {
-            assert_eq!(run(&program, key).0, i as u64 + 1);
-            assert_eq!(run(&program, &other).0, u64::from(row));
+            assert_eq!(runner.run(key), i as u64 + 1);
+            assert_eq!(runner.run(&other), u64::from(row));
         }
     }
 }
 
 #[test]
 fn what_exceeds_the_budget_is_refused_early() {
-    let contents = routes(200_000, 20, |_| 128);
+    let contents = routes(200_000, 20, 64, |_| 128);
     let found = build("hosts", &contents, &full_length(&contents), Budget { memory_bytes: 32 << 20 });
     let levels = found.refused.iter().find(|(name, _)| *name == "multi-level index");
     assert!(matches!(levels, Some((_, Refusal::TooLarge { .. }))), "{levels:?}");

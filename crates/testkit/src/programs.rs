@@ -130,7 +130,7 @@ const CORNERS: [u64; 16] = [
 ];
 
 /// Paths that the kernel's verifier may have to follow one by one.
-const KERNEL_PATHS: f64 = 48.0;
+const KERNEL_PATHS: f64 = 256.0;
 
 struct Generator<'c> {
     rng: SmallRng,
@@ -211,18 +211,23 @@ impl<'c> Generator<'c> {
 
     /// A number that is in scope, or a constant.
     fn scalar(&mut self) -> Value {
-        let known = self.scope.scalars.len();
-        if known == 0 || self.chance(20) {
+        if self.chance(20) { self.constant() } else { self.known() }
+    }
+
+    /// A number that is in scope, if there is any.
+    fn known(&mut self) -> Value {
+        let count = self.scope.scalars.len();
+        if count == 0 {
             return self.constant();
         }
         // Later ones more often, so that computations build on each other.
-        let (a, b) = (self.rng.random_range(0..known), self.rng.random_range(0..known));
+        let (a, b) = (self.rng.random_range(0..count), self.rng.random_range(0..count));
         self.scope.scalars[a.max(b)]
     }
 
     /// A number that has no bit outside of `mask`.
     fn masked(&mut self, mask: u64) -> Value {
-        let number = self.scalar();
+        let number = self.known();
         let width = if mask <= u64::from(u32::MAX) && self.chance(30) { Width::W32 } else { Width::W64 };
         self.at().binary_imm(BinaryOp::And, width, number, mask)
     }

@@ -3,17 +3,22 @@
 use runnel_ir::cfg::Cfg;
 use runnel_ir::{Program, Target, Terminator};
 
-/// The program with every edge that leaves a branch and needs a place of its own going through a new, empty block:
-/// edges that hand over values, and edges into blocks with several predecessors.
-pub fn split(program: &Program) -> Program {
+/// The program with every edge that leaves a branch and needs a place of its own going through a new, empty block
+/// (edges that hand over values, and edges into blocks with several predecessors), and for each block of its layout
+/// whether it belongs behind all others: the new blocks of edges that are taken by a jump.
+///
+/// The layout itself is in reverse post-order. That is more than taste: where all predecessors of a block stood
+/// behind it, allocations by `regalloc2` 0.15 were refused by its own checker.
+pub fn split(program: &Program) -> (Program, Vec<bool>) {
     let mut out = program.compact();
     let cfg = Cfg::new(&out);
-    // Blocks that nothing reaches confuse nobody but the register allocator.
-    out.layout.retain(|&b| cfg.is_reachable(b));
     let mut layout = Vec::with_capacity(out.layout.len());
-    let mut far = Vec::new();
+    let mut far = Vec::with_capacity(out.layout.len());
+    // Reverse post-order, whatever order the passes left.
+    out.layout = cfg.order().to_vec();
     for block in std::mem::take(&mut out.layout) {
         layout.push(block);
+        far.push(false);
         let Terminator::Branch { cond, width, lhs, rhs, mut then, mut other } =
             out.blocks[block].terminator.clone()
         else {
@@ -25,16 +30,12 @@ pub fn split(program: &Program) -> Program {
                 let edge = out.new_block();
                 out.blocks[edge].terminator = Terminator::Jump(target.clone());
                 *target = Target::to(edge);
-                if near {
-                    layout.push(edge);
-                } else {
-                    far.push(edge);
-                }
+                layout.push(edge);
+                far.push(!near);
             }
         }
         out.blocks[block].terminator = Terminator::Branch { cond, width, lhs, rhs, then, other };
     }
-    layout.append(&mut far);
     out.layout = layout;
-    out.compact()
+    (out.compact(), far)
 }

@@ -23,15 +23,16 @@ struct Piece {
 
 const FP: u8 = 10;
 
-/// Writes `code` with the registers of `output`, and the original's code behind it where `deopt` needs it.
-pub fn emit(code: &Code, output: &Output, layout: &Layout<'_>) -> Result<Lowered, LowerError> {
+/// Writes `code` with the registers of `output`, blocks that are `far` behind the others, and the original's code
+/// behind it all where `deopt` needs it.
+pub fn emit(code: &Code, output: &Output, layout: &Layout<'_>, far: &[bool]) -> Result<Lowered, LowerError> {
     let stack = code.frame as usize + output.num_spillslots * 8;
     if stack > 512 {
         return Err(LowerError::Stack(stack as u32));
     }
     let emitter = Emitter { code, output };
     let pieces: Vec<Piece> = (0..code.blocks.len()).map(|at| emitter.block(at)).collect();
-    link(&pieces, layout)
+    link(&pieces, layout, far)
 }
 
 struct Emitter<'a> {
@@ -170,8 +171,8 @@ fn resolve(pieces: &[Piece], mut at: usize) -> usize {
     at
 }
 
-fn link(pieces: &[Piece], layout: &Layout<'_>) -> Result<Lowered, LowerError> {
-    let order = order(pieces);
+fn link(pieces: &[Piece], layout: &Layout<'_>, far: &[bool]) -> Result<Lowered, LowerError> {
+    let order = order(pieces, far);
     let mut out = Lowered { insns: Vec::new(), origins: Vec::new() };
     let mut start = vec![usize::MAX; pieces.len()];
     let mut jumps = Vec::new();
@@ -222,7 +223,7 @@ fn link(pieces: &[Piece], layout: &Layout<'_>) -> Result<Lowered, LowerError> {
 }
 
 /// The blocks that are emitted: those that something reaches other than by passing through.
-fn order(pieces: &[Piece]) -> Vec<usize> {
+fn order(pieces: &[Piece], far: &[bool]) -> Vec<usize> {
     let mut wanted = vec![false; pieces.len()];
     let mut todo = vec![resolve(pieces, 0)];
     while let Some(at) = todo.pop() {
@@ -238,8 +239,9 @@ fn order(pieces: &[Piece]) -> Vec<usize> {
         }
     }
     let first = resolve(pieces, 0);
-    let rest = (0..pieces.len()).filter(|&at| wanted[at] && at != first);
-    std::iter::once(first).chain(rest).collect()
+    let rest = |behind: bool| (0..pieces.len()).filter(move |&at| far[at] == behind);
+    let emitted = rest(false).chain(rest(true)).filter(|&at| wanted[at] && at != first);
+    std::iter::once(first).chain(emitted).collect()
 }
 
 fn compare(cond: Cond, width: Width, lhs: u8, (rhs, right): (Rhs, u8)) -> Insn {

@@ -100,8 +100,8 @@ pub enum LowerError {
 /// See [`LowerError`]; the program that was lifted can always go on running instead.
 pub fn lower(program: &Program, layout: &Layout<'_>) -> Result<Lowered, LowerError> {
     runnel_ir::verify(program)?;
-    let split = edges::split(program);
+    let (split, far) = edges::split(program);
     let code = select::select(&split, layout)?;
     let allocated = regs::allocate(&code)?;
-    emit::emit(&code, &allocated, layout)
+    emit::emit(&code, &allocated, layout, &far)
 }

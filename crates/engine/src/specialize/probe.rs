@@ -62,7 +62,7 @@ fn row_address(b: &mut Builder<'_>, probe: &Probe<'_>, row: Value) -> Value {
     let rows = probe.rows;
     let base = b.data_addr(probe.data, 0);
     // Row 0 repeats the one value that there is.
-    if rows.is_single() {
+    if rows.rows.len() <= 2 {
         return base;
     }
     let masked = b.binary_imm(BinaryOp::And, Width::W64, row, u64::from(rows.mask()));

@@ -136,13 +136,13 @@ impl TableState {
         flags: u64,
         cpu: Option<u32>,
     ) -> Result<(), i64> {
-        let mode = UpdateMode::from_flags(flags).ok_or(EINVAL)?;
+        let mode = || UpdateMode::from_flags(flags).ok_or(EINVAL);
         let slot = match &self.finder {
             Finder::Opaque => return Err(EINVAL),
-            Finder::Index => self.index_slot(key, mode)?,
-            Finder::Exact(_) => self.keyed_slot(key, mode)?,
+            Finder::Index => self.index_slot(key, flags)?,
+            Finder::Exact(_) => self.keyed_slot(key, mode()?)?,
             Finder::Prefix(_, lengths) => {
-                let length = length(key);
+                let (mode, length) = (mode()?, length(key));
                 if length > lengths.max() {
                     return Err(EINVAL);
                 }
@@ -161,10 +161,16 @@ impl TableState {
         Ok(())
     }
 
-    /// The slot that an update of an array writes to.
-    fn index_slot(&self, key: &[u8], mode: UpdateMode) -> Result<u32, i64> {
+    /// The slot that an update of an array writes to. The order of the checks is the kernel's, and shows where
+    /// several fail; values have no lock, so that its flag is refused, but only in the end.
+    fn index_slot(&self, key: &[u8], flags: u64) -> Result<u32, i64> {
+        const LOCK: u64 = 4;
+        let mode = UpdateMode::from_flags(flags & !LOCK).ok_or(EINVAL)?;
         let index = index_of(key).filter(|&index| index < self.data.max_entries).ok_or(E2BIG)?;
-        if mode == UpdateMode::Insert { Err(EEXIST) } else { Ok(index) }
+        if mode == UpdateMode::Insert {
+            return Err(EEXIST);
+        }
+        if flags & LOCK != 0 { Err(EINVAL) } else { Ok(index) }
     }
 
     /// The slot that an update writes to: of a new entry, or of the old one. An old entry moves to another slot,

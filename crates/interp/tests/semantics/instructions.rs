@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use expect_test::expect;
-use runnel_interp::Ended;
+use runnel_interp::{Compiled, Ended, Machine, NoHost, State, Tables, run};
 use runnel_ir::{BinaryOp, Cond, UnaryOp, Width};
 
 use crate::{Bench, verdict};
@@ -193,4 +193,22 @@ fn a_program_that_gives_up_is_followed_by_the_one_it_falls_back_to() {
     assert_eq!((quick.counters.runs, counters.runs), (2, 2));
     let d0 = runnel_ir::EntityRef::new(0);
     assert_eq!(quick.state.machine.image.data(d0).unwrap()[0], 1);
+}
+
+#[test]
+fn a_program_can_be_run_once_without_being_made_ready() {
+    let once = |text: &str| {
+        let program =
+            runnel_ir::parse_program(&format!("program \"p\" {{\nblock0(v0):\n{text}\n}}")).unwrap();
+        let empty = runnel_ir::parse_program("program \"e\" {\nblock0(v0):\nreturn v0\n}").unwrap();
+        let image = Compiled::new(&empty).unwrap().image();
+        let mut state = State::new(Machine::new(Tables::new(&empty, 1).unwrap(), image), NoHost);
+        match run(&program, &mut state) {
+            Ok(outcome) => format!("{:?} after {} steps", outcome.ended, outcome.steps),
+            Err(error) => error.to_string(),
+        }
+    };
+    let all =
+        ["v1 = const 5\nreturn v1", "return v1", "v1 = ctx_load.32 v0+4\nreturn v1"].map(once).join("\n");
+    expect![[r#""#]].assert_eq(&all);
 }

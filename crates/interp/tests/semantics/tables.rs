@@ -236,6 +236,9 @@ fn an_index_table_has_all_its_entries_always() {
     assert_eq!(tables.update(t0(), &key(2), &[9, 9], 1), Ok(-errno::EEXIST));
     assert_eq!(tables.update(t0(), &key(3), &[9, 9], 1), Ok(-errno::E2BIG));
     assert_eq!(tables.update(t0(), &key(3), &[9, 9], 3), Ok(-errno::EINVAL));
+    assert_eq!(tables.update(t0(), &key(3), &[9, 9], 4), Ok(-errno::E2BIG));
+    assert_eq!(tables.update(t0(), &key(2), &[9, 9], 4), Ok(-errno::EINVAL));
+    assert_eq!(tables.update(t0(), &key(2), &[9, 9], 5), Ok(-errno::EEXIST));
     assert_eq!(tables.delete(t0(), &key(1)), Ok(-errno::EINVAL));
     assert_eq!(tables.lookup(t0(), &key(3)), Ok(0));
     let values: Vec<_> = tables.contents()[0].entries.iter().map(|e| e.value.to_vec()).collect();

@@ -74,8 +74,8 @@ fn a_redirection_goes_where_the_table_says_or_gives_the_flags_verdict() {
     assert_eq!(to(3, 2), ("Verdict(4)".into(), vec![event]));
     assert_eq!(to(1, 2), ("Verdict(2)".into(), vec![]));
     assert_eq!(to(1, 0), ("Verdict(0)".into(), vec![]));
-    // A key of more than 32 bits finds nothing, and unknown flags are an error.
-    assert_eq!(to(0x1_0000_0003, 1), ("Verdict(1)".into(), vec![]));
+    // Bits of the index beyond 32 do not count, and unknown flags are an error.
+    assert_eq!(to(0x1_0000_0003, 2), ("Verdict(4)".into(), vec![event]));
     assert_eq!(to(3, 8), ("Verdict(0)".into(), vec![]));
     let mut plain = bench("v1 = const 9\nv2 = const 0\nv99 = call c3(v1, v2)");
     assert_eq!(plain.ended(&[]), "Verdict(4)");

@@ -36,7 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// here. [`crate::probe`] says whether the better hooks would load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// `sys_enter` and `sys_exit`, as BTF-typed raw tracepoints. Costs every system call of the machine some 20 ns.
+    /// `sys_enter` and `sys_exit`, as BTF-typed raw tracepoints. Measured: 55 ns on every
+    /// system call of the machine, 340 ns on an update of an unwatched map, 500 ns on one of a watched map.
     SyscallTracepoints,
 }
 

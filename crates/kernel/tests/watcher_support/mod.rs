@@ -5,6 +5,7 @@
 //! environment; without that, the test does nothing.
 
 use std::io::{Seek as _, SeekFrom, Write as _};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -76,14 +77,7 @@ impl UnfaultedPage {
         file.seek(SeekFrom::Start(0)).expect("seeking");
         // SAFETY: a fresh mapping of a file of one page.
         let page = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                4096,
-                libc::PROT_READ,
-                libc::MAP_PRIVATE,
-                std::os::fd::AsRawFd::as_raw_fd(&file),
-                0,
-            )
+            libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0)
         };
         assert_ne!(page, libc::MAP_FAILED);
         UnfaultedPage { page, _file: file }
@@ -97,6 +91,68 @@ impl UnfaultedPage {
 impl Drop for UnfaultedPage {
     fn drop(&mut self) {
         // SAFETY: the page mapped in `holding`, which nothing refers to any more.
+        unsafe { libc::munmap(self.page, 4096) };
+    }
+}
+
+/// A page whose first access by the kernel stops there until [`HeldPage::release`]: a bpf(2) call whose key
+/// lies on it is held in the middle of a write. Made of userfaultfd.
+pub struct HeldPage {
+    page: *mut libc::c_void,
+    uffd: OwnedFd,
+}
+
+/// `struct uffdio_api`, `uffdio_register` and `uffdio_copy` of linux/userfaultfd.h, and their ioctl numbers.
+const UFFDIO_API: u64 = 0xc018_aa3f;
+const UFFDIO_REGISTER: u64 = 0xc020_aa00;
+const UFFDIO_COPY: u64 = 0xc028_aa03;
+
+impl HeldPage {
+    pub fn new() -> Self {
+        // SAFETY: system calls on fresh objects with structures of the sizes that their numbers carry.
+        unsafe {
+            let uffd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) as i32;
+            assert!(uffd >= 0, "userfaultfd: {}", std::io::Error::last_os_error());
+            let uffd = OwnedFd::from_raw_fd(uffd);
+            let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let page = libc::mmap(std::ptr::null_mut(), 4096, prot, flags, -1, 0);
+            assert_ne!(page, libc::MAP_FAILED);
+            let mut api = [0xaau64, 0, 0];
+            assert_eq!(libc::ioctl(uffd.as_raw_fd(), UFFDIO_API as _, api.as_mut_ptr()), 0);
+            // Range, mode (1: missing pages), and room for the answer.
+            let mut register = [page as u64, 4096, 1, 0];
+            assert_eq!(libc::ioctl(uffd.as_raw_fd(), UFFDIO_REGISTER as _, register.as_mut_ptr()), 0);
+            HeldPage { page, uffd }
+        }
+    }
+
+    pub fn address(&self) -> usize {
+        self.page as usize
+    }
+
+    /// Waits until somebody is held.
+    pub fn wait(&self) {
+        // One `struct uffd_msg` is 32 bytes.
+        let mut message = [0u8; 32];
+        // SAFETY: a buffer of the length given.
+        let n = unsafe { libc::read(self.uffd.as_raw_fd(), message.as_mut_ptr().cast(), 32) };
+        assert_eq!(n, 32);
+    }
+
+    /// Fills the page and lets everybody go on.
+    pub fn release(&self, bytes: &[u8]) {
+        let mut source = vec![0u8; 4096];
+        source[..bytes.len()].copy_from_slice(bytes);
+        // Destination, source, length, mode, and room for the answer.
+        let mut copy = [self.page as u64, source.as_ptr() as u64, 4096, 0, 0];
+        // SAFETY: source and destination are whole pages of ours; the structure has the size in its number.
+        assert_eq!(unsafe { libc::ioctl(self.uffd.as_raw_fd(), UFFDIO_COPY as _, copy.as_mut_ptr()) }, 0);
+    }
+}
+
+impl Drop for HeldPage {
+    fn drop(&mut self) {
+        // SAFETY: the page mapped in `new`, which nothing refers to any more.
         unsafe { libc::munmap(self.page, 4096) };
     }
 }
@@ -124,6 +180,15 @@ impl Drop for Helper {
     }
 }
 
+/// Waits until something is so; panics after a minute, so that a fault is a failure and not a hang.
+pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    let started = std::time::Instant::now();
+    while !so() {
+        assert!(started.elapsed().as_secs() < 60, "never came true: {what}");
+        std::thread::sleep(std::time::Duration::from_micros(50));
+    }
+}
+
 const JOB: &str = "RUNNEL_TEST_JOB";
 const PLACE: &str = "RUNNEL_TEST_PLACE";
 
@@ -143,13 +208,16 @@ pub fn helper(job: &str, place: &Path) -> Helper {
 fn helper_process() {
     let (Ok(job), Some(place)) = (std::env::var(JOB), std::env::var_os(PLACE)) else { return };
     let place = Path::new(&place);
-    let update =
-        |map: &Map, i: u32| map.update(&[9; 4], &i.to_ne_bytes(), UpdateMode::Any).expect("updating");
     match job.as_str() {
-        "update_once" => update(&Map::from_pin(place).expect("opening"), 1),
-        "update_for_ever" => {
+        "update_once" => {
             let map = Map::from_pin(place).expect("opening");
-            (0..).for_each(|i| update(&map, i));
+            map.update(&[9; 4], &[1; 4], UpdateMode::Any).expect("updating");
+        }
+        "held_in_update" => {
+            let map = Map::from_pin(place).expect("opening");
+            let (key, value) = (HeldPage::new(), [1u8; 4]);
+            let attr = [map.as_fd().as_raw_fd() as u64, key.address() as u64, value.as_ptr() as u64, 0];
+            raw_bpf(UPDATE, attr.as_ptr() as usize, 32);
         }
         "load_program" => {
             Program::load(&crate::common::returns(crate::common::XDP, 2), &[]).expect("loading");

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use runnel_analysis::{Location, Memory, Object, Offset};
+use runnel_analysis::{Memory, Object, Offset};
 use runnel_ir::{Data, DataKind, DataObject, Program, Size, Value};
 
 use crate::lattice::{Known, MAX_SET, Set};
@@ -23,8 +23,7 @@ impl Columns {
         ptr: Value,
         offset: i32,
     ) -> Known {
-        let at = Location { ptr, offset: i64::from(offset), size: size.bytes() };
-        let Some(pointer) = memory.pointer(at) else { return Known::Varies };
+        let Some(pointer) = memory.place(ptr, offset, size.bytes()).pointer else { return Known::Varies };
         let Object::Data(d) = pointer.object else { return Known::Varies };
         let object = &program.data[d];
         match (object.kind, pointer.offset) {

@@ -90,7 +90,10 @@ impl Rules<'_> {
     fn with_constant(&self, op: BinaryOp, width: Width, lhs: Value, c: u64) -> Option<Simpler> {
         match (op, c) {
             (BinaryOp::And | BinaryOp::Mul, 0) => constant(0),
-            (BinaryOp::Mul | BinaryOp::Udiv, 1) => self.copy(width, lhs),
+            // RFC 9669, section 4.1.
+            (BinaryOp::Udiv | BinaryOp::Sdiv, 0) => constant(0),
+            (BinaryOp::Urem | BinaryOp::Srem, 0) => self.copy(width, lhs),
+            (BinaryOp::Mul | BinaryOp::Udiv | BinaryOp::Sdiv, 1) => self.copy(width, lhs),
             (
                 BinaryOp::Add
                 | BinaryOp::Sub

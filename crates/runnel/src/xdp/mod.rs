@@ -1,3 +1,13 @@
 //! XDP programs as the engine's target: building versions, running them on a hook, checking and measuring them.
 
 pub mod candidate;
+pub mod check;
+pub mod cpu;
+pub mod maps;
+pub mod measure;
+pub mod pin_helpers;
+pub mod reach;
+pub mod reference;
+pub mod session;
+pub mod snapshot;
+pub mod version;

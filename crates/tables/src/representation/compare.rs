@@ -7,7 +7,7 @@
 use runnel_ir::{Block, Builder, Cond, Data, Key, Target, Value};
 use smallvec::SmallVec;
 
-use super::{Probe, Refusal, jump_to_row};
+use super::{Probe, Refusal, count_of, jump_to_row};
 use crate::cost;
 use crate::keyparts::{WordValues, Words, cover, emit_mask, values_of};
 use crate::prepare::{Matching, Prefix, prefix_key, prefix_key_masks};
@@ -267,7 +267,10 @@ impl Probe for CompareTree {
     }
 
     fn why(&self) -> String {
-        let what = if self.prefixes { "prefixes, longest first," } else { "keys" };
-        format!("{} {what} compared in the code", self.entries)
+        if self.prefixes {
+            format!("{}, compared in the code, longest first", count_of(self.entries, "prefix"))
+        } else {
+            format!("{}, compared in the code", count_of(self.entries, "key"))
+        }
     }
 }

@@ -6,7 +6,7 @@
 
 use runnel_ir::{BinaryOp, Block, Builder, Cond, Data, Key, Size, Target, UnaryOp, Value, Width};
 
-use super::{Probe, Refusal, address, element, jump_to_row, pack, size_for, within};
+use super::{Probe, Refusal, address, count_of, element, jump_to_row, pack, size_for, within};
 use crate::cost;
 use crate::keyparts::{Word, emit_shl};
 use crate::prepare::Matching;
@@ -262,6 +262,6 @@ impl Probe for DirectIndex {
                 format!("array of {} row ids of {} bits", bytes.len() / size.bytes() as usize, size.bits())
             }
         };
-        format!("{} keys; {scope}; {ids}", self.entries)
+        format!("{}; {scope}; {ids}", count_of(self.entries, "key"))
     }
 }

@@ -12,7 +12,7 @@
 use runnel_ir::{BinaryOp, Block, Builder, Cond, Data, Key, Size, Target, Value, Width};
 use smallvec::SmallVec;
 
-use super::{Probe, Refusal, address, element, jump_to_row, within};
+use super::{Probe, Refusal, address, count_of, element, jump_to_row, within};
 use crate::cost;
 use crate::keyparts::{WordValues, Words, emit_shl, values_of};
 use crate::prepare::Matching;
@@ -352,6 +352,7 @@ impl Probe for PerfectHash {
             Some(b) => format!(", reached through {} multipliers", 1u64 << b.bits),
             None => String::new(),
         };
-        format!("{} keys in {slots} slots of {} bytes{buckets}", self.entries, 1 << self.layout.shift)
+        let keys = count_of(self.entries, "key");
+        format!("{keys} in {slots} slots of {} bytes{buckets}", 1 << self.layout.shift)
     }
 }

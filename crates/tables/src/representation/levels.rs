@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use runnel_ir::{BinaryOp, Block, Builder, Cond, Data, Key, Size, Target, Value, Width};
 
-use super::{Probe, Refusal, address, element, pack, within};
+use super::{Probe, Refusal, address, count_of, element, pack, within};
 use crate::contents::PREFIX_HEAD;
 use crate::cost;
 use crate::keyparts::{Word, emit_shl};
@@ -263,10 +263,10 @@ impl Probe for LevelIndex {
     fn why(&self) -> String {
         let steps = "-8".repeat(self.depth as usize);
         format!(
-            "{} prefixes; steps of {}{steps} bits, {} blocks, entries of {} bits",
-            self.prefixes,
+            "{}; steps of {}{steps} bits, {}, entries of {} bits",
+            count_of(self.prefixes, "prefix"),
             self.root_bytes * STEP,
-            self.used_blocks,
+            count_of(self.used_blocks, "block"),
             self.size.bits()
         )
     }

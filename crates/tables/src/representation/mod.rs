@@ -185,7 +185,7 @@ pub enum Refusal {
 }
 
 /// Refuses what is larger than the budget.
-fn within(bytes: u64, budget: u64) -> Result<(), Refusal> {
+pub(crate) fn within(bytes: u64, budget: u64) -> Result<(), Refusal> {
     if bytes <= budget { Ok(()) } else { Err(Refusal::TooLarge { bytes, budget }) }
 }
 
@@ -229,4 +229,13 @@ fn pack(size: Size, elements: impl ExactSizeIterator<Item = u32>) -> Vec<u8> {
         Size::B4 | Size::B8 => elements.for_each(|e| bytes.extend_from_slice(&e.to_le_bytes())),
     }
     bytes
+}
+
+/// A number of things, for people.
+fn count_of(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        _ if what.ends_with('x') => format!("{count} {what}es"),
+        _ => format!("{count} {what}s"),
+    }
 }

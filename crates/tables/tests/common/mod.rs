@@ -1,15 +1,14 @@
-//! What the tests share: a program around a probe, a small evaluator for it, a check of its bounds, and a naive
-//! model of tables that shares no code with the crate.
+//! What the tests share: a program around a probe, run by the interpreter; a check of its bounds; and a naive model
+//! of tables that shares no code with the crate.
 //!
-//! The evaluator knows only what probes consist of; anything else, and any load outside of an object, panics.
 //! Bounds are derived as the kernel's verifier derives them from the instructions alone, branches left aside.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-use std::collections::HashMap;
-
+use runnel_interp::{Called, Compiled, Counters, Ended, Host, Machine, State, Tables, What};
 use runnel_ir::{
-    BinaryOp, Block, Builder, Data, InstData, Key, KeyPart, Program, Size, Terminator, UnaryOp, Value, verify,
+    BinaryOp, Block, Builder, Callee, CalleeData, InstData, Key, KeyPart, Program, Size, Terminator, UnaryOp,
+    Value, verify,
 };
 use runnel_tables::{Budget, Candidates, Contents, Entry, Representation, RowId, SiteFacts, candidates};
 
@@ -104,67 +103,49 @@ fn part(
     }
 }
 
-const OBJECT_BITS: u32 = 40;
+/// A context that consists of the key, with garbage behind it.
+struct KeyHost(Vec<u8>);
 
-fn data_address(data: Data, offset: u64) -> u64 {
-    (u64::from(data.as_u32()) + 1) << OBJECT_BITS | offset
-}
+impl Host for KeyHost {
+    fn ctx_load(&mut self, offset: i32, size: Size, _: &Machine) -> Result<u64, What> {
+        let (at, len) = (offset as usize, size.bytes() as usize);
+        let found = self.0.get(at..at + len).ok_or(What::NoContextField { offset, size: size.bytes() })?;
+        let mut bytes = [0; 8];
+        bytes[..len].copy_from_slice(found);
+        Ok(u64::from_le_bytes(bytes))
+    }
 
-fn load(program: &Program, address: u64, size: Size) -> u64 {
-    let object = &program.data[Data::from_u32((address >> OBJECT_BITS) as u32 - 1)];
-    let at = (address & ((1 << OBJECT_BITS) - 1)) as usize;
-    let mut bytes = [0; 8];
-    let found = object.bytes.get(at..at + size.bytes() as usize);
-    bytes[..size.bytes() as usize].copy_from_slice(found.expect("a load stays within its object"));
-    u64::from_le_bytes(bytes)
-}
-
-/// Runs a program whose context holds `key`. Gives the verdict and how many instructions were executed.
-pub fn run(program: &Program, key: &[u8]) -> (u64, usize) {
-    let mut ctx = key.to_vec();
-    ctx.extend([0xa5; 8]);
-    let mut values: HashMap<Value, u64> = HashMap::new();
-    let mut block = program.entry();
-    let mut executed = 0;
-    values.insert(program.context(), 0);
-    loop {
-        for &inst in &program.blocks[block].insts {
-            let node = &program.insts[inst];
-            let result = evaluate(program, &values, &ctx, &node.data);
-            values.insert(node.result.expect("probes have no instructions without result"), result);
-        }
-        executed += program.blocks[block].insts.len() + 1;
-        assert!(executed < 10_000, "a probe has no loops");
-        let target = match &program.blocks[block].terminator {
-            Terminator::Return(v) => return (values[v], executed),
-            Terminator::Jump(target) => target,
-            Terminator::Branch { cond, width, lhs, rhs, then, other } => {
-                if cond.eval(*width, values[lhs], values[rhs]) { then } else { other }
-            }
-            Terminator::Deopt(_) => panic!("a probe does not give up"),
-        };
-        let args: Vec<u64> = target.args.iter().map(|a| values[a]).collect();
-        block = target.block;
-        values.extend(program.blocks[block].params.iter().copied().zip(args));
+    fn call(&mut self, _: Callee, data: &CalleeData, _: &[u64], _: &mut Machine) -> Result<Called, What> {
+        Err(What::UnknownCallee { name: data.name.clone(), number: data.number })
     }
 }
 
-fn evaluate(program: &Program, values: &HashMap<Value, u64>, ctx: &[u8], data: &InstData) -> u64 {
-    match data {
-        InstData::Const(c) => *c,
-        InstData::Binary { op, width, lhs, rhs } => op.eval(*width, values[lhs], values[rhs]),
-        InstData::Unary { op, arg } => op.eval(values[arg]),
-        InstData::CtxLoad { size, offset, .. } => {
-            let (at, len) = (*offset as usize, size.bytes() as usize);
-            let mut bytes = [0; 8];
-            bytes[..len].copy_from_slice(&ctx[at..at + len]);
-            u64::from_le_bytes(bytes)
+/// A program whose context is a key, made ready to run.
+pub struct Runner {
+    compiled: Compiled,
+    state: State<KeyHost>,
+    counters: Counters,
+}
+
+impl Runner {
+    pub fn new(program: &Program) -> Runner {
+        let compiled = Compiled::new(program).expect("the program can be run");
+        let machine = Machine::new(Tables::new(program, 1).expect("there are no tables"), compiled.image());
+        let counters = Counters::new(&compiled);
+        Runner { state: State::new(machine, KeyHost(Vec::new())), compiled, counters }
+    }
+
+    /// The verdict for a key.
+    pub fn run(&mut self, key: &[u8]) -> u64 {
+        self.state.host.0.clear();
+        self.state.host.0.extend_from_slice(key);
+        self.state.host.0.extend([0xa5; 8]);
+        let outcome = self.compiled.run(&mut self.state, &mut self.counters).expect("probes stay in bounds");
+        assert!(!outcome.wrote, "a probe writes nothing");
+        match outcome.ended {
+            Ended::Verdict(verdict) => verdict,
+            other => panic!("a probe does not end with {other:?}"),
         }
-        InstData::DataAddr { data, offset } => data_address(*data, u64::from(*offset)),
-        InstData::Load { size, ptr, offset } => {
-            load(program, values[ptr].wrapping_add_signed(i64::from(*offset)), *size)
-        }
-        other => panic!("a probe does not contain `{other}`"),
     }
 }
 
@@ -250,27 +231,28 @@ pub fn full_length(contents: &Contents) -> SiteFacts {
 pub fn check(contents: &Contents, facts: &SiteFacts, seed: u64, keys: &[Vec<u8>]) -> Candidates {
     let found = candidates(contents, facts, Budget::default()).expect("the contents are possible");
     let parts = parts(contents.key_size, seed);
-    let programs: Vec<Program> =
-        found.candidates.iter().map(|c| probe_program(&c.representation, facts, &parts)).collect();
-    for (candidate, program) in found.candidates.iter().zip(&programs) {
+    let mut runners = Vec::new();
+    for candidate in &found.candidates {
+        let program = &probe_program(&candidate.representation, facts, &parts);
         if let Err(e) = verify(program) {
             panic!("{}: {e} in\n{}", candidate.representation.name(), code(program));
         }
         check_bounds(program);
         let data: usize = program.data.values().map(|d| d.bytes.len()).sum();
         assert_eq!(candidate.representation.memory_bytes(), data as u64);
+        runners.push(Runner::new(program));
     }
     for key in keys.iter().filter(|k| facts.admits(k)) {
         let expected = model(contents, key);
         assert_eq!(contents.find(key).map(|e| &*e.value), expected, "find {key:x?}");
         let mut rows = Vec::new();
-        for (candidate, program) in found.candidates.iter().zip(&programs) {
+        for (candidate, runner) in found.candidates.iter().zip(&mut runners) {
             let representation = &candidate.representation;
             let row = representation.lookup(key);
             let says = (row != RowId::MISS).then(|| &*found.rows.rows[row.0 as usize]);
             assert_eq!(says, expected, "{} for {key:x?}", representation.name());
             assert_eq!(
-                run(program, key).0,
+                runner.run(key),
                 u64::from(row.0),
                 "the probe of {} for {key:x?}",
                 representation.name()

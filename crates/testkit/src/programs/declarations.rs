@@ -75,7 +75,7 @@ impl Declared {
             data(rng, program, "live", DataKind::Live, 0, 16),
         ];
         let stride = rng.random_range(1..=24);
-        let count = 1 << rng.random_range(0..=4);
+        let count = 1 << rng.random_range(1..=4);
         let data = data(rng, program, "rows", DataKind::Const, stride, stride * count);
         let callees = callees(config, program);
         let rows = Rows { data, stride, count };
@@ -96,11 +96,10 @@ fn table(name: impl Into<String>, kind: TableKind, key_size: u32) -> TableData {
 }
 
 fn keyed(rng: &mut SmallRng, config: &Config, program: &mut Program, kind: TableKind) -> Keyed {
-    let parts = match kind {
+    let mut parts = match kind {
         TableKind::Index => vec![Size::B4],
         TableKind::Prefix => {
-            let addresses =
-                [&[Size::B4][..], &[Size::B2, Size::B2], &[Size::B1, Size::B2], &[Size::B8, Size::B8]];
+            let addresses = [&[Size::B4][..], &[Size::B2, Size::B2], &[Size::B2, Size::B1], &[Size::B4; 4]];
             let address = one_of(rng, &addresses);
             [&[Size::B4], address].concat()
         }
@@ -108,6 +107,10 @@ fn keyed(rng: &mut SmallRng, config: &Config, program: &mut Program, kind: Table
             (0..rng.random_range(1..=4)).map(|_| one_of(rng, &Size::ALL)).collect()
         }
     };
+    if kind == TableKind::Exact && config.kernel_acceptable {
+        // Keys are put together on the stack, where each part must be aligned.
+        parts.sort_by_key(|part| std::cmp::Reverse(part.bytes()));
+    }
     let key_size = parts.iter().map(|p| p.bytes()).sum();
     let data = TableData {
         value_size: one_of(rng, &[1, 4, 8, 12, 16, 32]),

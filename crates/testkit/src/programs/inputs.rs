@@ -39,7 +39,7 @@ pub(super) fn inputs(rng: &mut SmallRng, config: &Config, program: &Program, dec
 /// Most packets are long enough for most checks. A kernel takes none without a link-layer header.
 fn packet(rng: &mut SmallRng, config: &Config) -> Vec<u8> {
     let shortest = if config.kernel_acceptable { 14 } else { 0 };
-    let len = if rng.random_ratio(1, 5) { rng.random_range(shortest..40) } else { rng.random_range(56..128) };
+    let len = if rng.random_ratio(1, 4) { rng.random_range(shortest..60) } else { rng.random_range(60..128) };
     (0..len).map(|_| byte(rng)).collect()
 }
 

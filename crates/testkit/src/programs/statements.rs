@@ -12,7 +12,7 @@ use super::scope::{Kills, Origin, Pointer, View};
 const MAX_STACK: u32 = 128;
 
 /// Lengths that packets are checked for.
-const LENGTHS: [u32; 8] = [14, 14, 18, 20, 34, 42, 54, 90];
+const LENGTHS: [u32; 7] = [14, 18, 20, 34, 42, 54, 90];
 
 impl Generator<'_> {
     /// Writes one statement.
@@ -171,11 +171,16 @@ impl Generator<'_> {
 
     fn atomic_add(&mut self) {
         let size = self.pick(&[Size::B4, Size::B8]);
-        // The kernel has no atomics on packets.
+        // The kernel has no atomics on packets,
         let in_kernel = self.config.kernel_acceptable;
         let fits =
             |p: &Pointer| p.writable && p.span() >= size.bytes() && !(in_kernel && p.may_be(Origin::Packet));
         let Some(pointer) = self.pointer(fits) else { return };
+        // nor on the stack at an offset that varies.
+        let pointer = Pointer {
+            steerable: pointer.steerable && !(in_kernel && pointer.may_be(Origin::Slot)),
+            ..pointer
+        };
         let Some((ptr, offset)) = self.place(&pointer, size, true) else { return };
         let value = self.scalar();
         self.at().effect(InstData::AtomicAdd { size, ptr, offset, value });
@@ -212,7 +217,9 @@ impl Generator<'_> {
     /// Checks that the packet has some length.
     pub(super) fn check_packet(&mut self) {
         let view = self.view();
-        let len = self.pick(&LENGTHS);
+        let longer: Vec<u32> = LENGTHS.into_iter().filter(|&len| len > view.len).collect();
+        // Now and then a check that is known to hold.
+        let len = if longer.is_empty() || self.chance(20) { self.pick(&LENGTHS) } else { self.pick(&longer) };
         let limit = self.at().binary_imm(BinaryOp::Add, Width::W64, view.data, u64::from(len));
         let bad = self.beyond(limit, view.end);
         let negatable = !self.config.kernel_acceptable;
@@ -284,7 +291,7 @@ impl Generator<'_> {
         let zero = self.at().iconst(0);
         let size = self.program.tables[keyed.table].value_size;
         let bad = Test { cond: Cond::Eq, width: Width::W64, lhs: value, rhs: zero };
-        self.unless(bad, true, 75, |g| {
+        self.unless(bad, true, 90, |g| {
             g.scope
                 .pointers
                 .push(Pointer { origins: vec![Origin::Entry(keyed.table)], ..fixed(value, 0, size, true) });

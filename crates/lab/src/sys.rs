@@ -1,0 +1,117 @@
+//! The system calls that only the bench makes: running a program on live frames, attaching to TC, choosing a
+//! CPU, reading the clock that `bpf_ktime_get_ns` reads.
+//!
+//! Everything else that concerns BPF goes through `runnel-kernel`.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use libbpf_sys as sys;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use runnel_kernel::program::Program;
+
+use crate::error::{LabError, Result};
+
+/// Most frames that the kernel makes before it hands them on (`TEST_XDP_MAX_BATCH` in `net/bpf/test_run.c`).
+pub const MAX_BATCH: u32 = 256;
+
+/// Makes `repeat` frames with an XDP program and lets them go, `batch` at a time (at most [`MAX_BATCH`]), as if
+/// they had come in by interface `ifindex` of this thread's network namespace.
+///
+/// A signal ends it early, which is no error.
+pub(crate) fn run_live(
+    program: &Program,
+    frame: &[u8],
+    ifindex: u32,
+    repeat: u32,
+    batch: u32,
+) -> io::Result<()> {
+    let ctx = sys::xdp_md { data_end: frame.len() as u32, ingress_ifindex: ifindex, ..Default::default() };
+    let mut opts = sys::bpf_test_run_opts {
+        sz: size_of::<sys::bpf_test_run_opts>() as _,
+        data_in: frame.as_ptr().cast(),
+        data_size_in: frame.len() as u32,
+        ctx_in: (&raw const ctx).cast(),
+        ctx_size_in: size_of::<sys::xdp_md>() as u32,
+        repeat: repeat as i32,
+        flags: sys::BPF_F_TEST_XDP_LIVE_FRAMES,
+        batch_size: batch,
+        ..Default::default()
+    };
+    // SAFETY: frame and context live during the call, with the lengths given; nothing is written back.
+    let ret = unsafe { sys::bpf_prog_test_run_opts(program.as_fd().as_raw_fd(), &mut opts) };
+    match ret {
+        0 => Ok(()),
+        e if e == -libc::EINTR => Ok(()),
+        e => Err(io::Error::from_raw_os_error(-e)),
+    }
+}
+
+/// Attaches a program to the ingress of an interface of this thread's network namespace, behind XDP (tcx). It is
+/// detached when the descriptor is closed.
+pub(crate) fn attach_tcx_ingress(program: &Program, ifindex: u32) -> io::Result<OwnedFd> {
+    let opts = sys::bpf_link_create_opts {
+        sz: size_of::<sys::bpf_link_create_opts>() as _,
+        ..Default::default()
+    };
+    let fd = program.as_fd().as_raw_fd();
+    // SAFETY: `opts` lives during the call; the rest are plain numbers.
+    let ret = unsafe { sys::bpf_link_create(fd, ifindex as i32, sys::BPF_TCX_INGRESS, &opts) };
+    if ret < 0 {
+        return Err(io::Error::from_raw_os_error(-ret));
+    }
+    // SAFETY: the kernel just returned this descriptor as new.
+    Ok(unsafe { OwnedFd::from_raw_fd(ret) })
+}
+
+/// Keeps the calling thread, and all that it starts from now on, on one CPU.
+pub fn stay_on_cpu(cpu: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu)
+        .and_then(|()| sched_setaffinity(Pid::from_raw(0), &set))
+        .map_err(|e| LabError::io(format!("moving to CPU {cpu}"), e))
+}
+
+/// How the CPUs are divided: packets run on one, everything else on another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cpus {
+    /// For the generator, the data plane and the collector.
+    pub traffic: usize,
+    /// For everything else.
+    pub control: usize,
+}
+
+impl Cpus {
+    /// The last CPU that this process may use for the traffic, the first for the rest; the same one where
+    /// there is but one.
+    pub fn choose() -> Result<Cpus> {
+        let set = nix::sched::sched_getaffinity(Pid::from_raw(0))
+            .map_err(|e| LabError::io("asking which CPUs may be used", e))?;
+        let mut allowed = (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false));
+        let control = allowed.next().unwrap_or(0);
+        Ok(Cpus { traffic: allowed.last().unwrap_or(control), control })
+    }
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds, which is what `bpf_ktime_get_ns` gives.
+pub fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a live out-parameter; the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Sleeps until `CLOCK_MONOTONIC` shows `ns`; returns at once if it does already.
+pub fn sleep_until(ns: u64) {
+    let time = libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (ns % 1_000_000_000) as libc::c_long,
+    };
+    // A signal may wake it early.
+    // SAFETY: `time` is live; no remainder is asked for.
+    while unsafe {
+        libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &time, std::ptr::null_mut())
+    } == libc::EINTR
+    {}
+}

@@ -1,0 +1,108 @@
+//! What a trace reached: directions of branches, and entries of tables.
+//!
+//! Counted by the interpreter on the lifted original, because that is the program whose behaviour is compared. What
+//! was not reached is named by its instruction in the original, so that it can be judged: some directions no packet can
+//! take, such as the one for an array that has no element at a constant index.
+
+use runnel_bpf::disasm;
+use runnel_bpf::insn::{self, Insn};
+use runnel_bpf::spec::ProgramSpec;
+use runnel_interp::{Counters, Reached};
+use runnel_ir::{Block, Program, Table, Terminator};
+
+use super::maps::Snapshot;
+use super::reference::Reference;
+
+/// A direction of a branch that no packet took.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unreached {
+    /// The slot of the jump in the original, where it is known.
+    pub insn: Option<usize>,
+    /// The jump, in the notation of disassemblers; of the IR where the slot is not known.
+    pub text: String,
+    /// The direction: whether the condition holds.
+    pub taken: bool,
+}
+
+/// Entries of one table that lookups found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TableReach {
+    /// The table.
+    pub table: String,
+    /// How many of its entries.
+    pub entries: Reached,
+}
+
+/// What was reached.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Reach {
+    /// Directions of branches.
+    pub branches: Reached,
+    /// Those that were not reached.
+    pub unreached: Vec<Unreached>,
+    /// Entries of the tables that were asked about.
+    pub tables: Vec<TableReach>,
+}
+
+impl Reach {
+    /// What the interpreted runs of the lifted original `ir` reached together; entries of `tables` in the first run
+    /// only, of which `contents` are what the tables held.
+    pub fn new(
+        ir: &Program,
+        spec: &ProgramSpec,
+        runs: &[&Reference],
+        tables: &[Table],
+        contents: &Snapshot,
+    ) -> Reach {
+        let Some((first, others)) = runs.split_first() else { return Reach::default() };
+        let mut counters: Counters = first.counters().clone();
+        others.iter().for_each(|run| counters.merge(run.counters()));
+        let mut unreached = Vec::new();
+        for &block in &ir.layout {
+            if !matches!(ir.blocks[block].terminator, Terminator::Branch { .. }) {
+                continue;
+            }
+            let directions = counters.branch(first.compiled(), block);
+            for (taken, count) in [true, false].into_iter().zip(directions) {
+                if count == 0 {
+                    unreached.push(describe(ir, spec, block, taken));
+                }
+            }
+        }
+        let entries = |&table: &Table| {
+            let name = ir.tables[table].name.clone();
+            let total = contents.maps.get(&name).map_or(0, |entries| entries.len() as u64);
+            let reached = first.tables().entries_reached(table).len() as u64;
+            TableReach { table: name, entries: Reached { reached, total } }
+        };
+        Reach {
+            branches: counters.branches_reached(first.compiled()),
+            unreached,
+            tables: tables.iter().map(entries).collect(),
+        }
+    }
+
+    /// Entries of all tables together.
+    pub fn entries(&self) -> Reached {
+        self.tables.iter().fold(Reached::default(), |sum, table| Reached {
+            reached: sum.reached + table.entries.reached,
+            total: sum.total + table.entries.total,
+        })
+    }
+}
+
+fn describe(ir: &Program, spec: &ProgramSpec, block: Block, taken: bool) -> Unreached {
+    let origins = ir.blocks[block].insts.iter().filter_map(|&inst| ir.insts[inst].origin);
+    let after = origins.max().map(|origin| origin as usize);
+    let insn = after.and_then(|from| (from..spec.insns.len()).find(|&pc| is_branch(spec.insns[pc])));
+    let text = match insn {
+        Some(pc) => disasm::instruction(spec.insns[pc], spec.insns.get(pc + 1).copied()),
+        None => format!("the branch at the end of {block}"),
+    };
+    Unreached { insn, text, taken }
+}
+
+fn is_branch(insn: Insn) -> bool {
+    let jumps = matches!(insn.class(), insn::JMP | insn::JMP32);
+    jumps && !matches!(insn.op(), insn::JA | insn::CALL | insn::EXIT)
+}

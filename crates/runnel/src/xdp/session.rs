@@ -1,0 +1,480 @@
+//! One program on one interface: set up, specialized again and again, and taken down.
+//!
+//! # What is pinned, and in which order
+//!
+//! Everything that the hook needs to stay right without this process is pinned in a directory of its own before the
+//! first specialized version goes on the hook: the watcher (its hooks and maps), the program array that holds the
+//! original, the original, the original's maps (so that control planes find them), and the link. A version refers
+//! to its own data; nothing else keeps that alive. So if the process is killed at any moment, then
+//!
+//! * before the link exists, there is nothing on the hook, as there was before;
+//! * between the creation of the link and its pin, the kernel detaches it again: the same;
+//! * later, the hook keeps the version that it has. The pinned watcher still bumps its epoch before any write to a
+//!   table that it depends on, and then it is the original that runs, for ever.
+//!
+//! The next session for the interface finds the link, puts its own original there in one step, and removes what
+//! the killed one left. By hand: removing the directory detaches the program and takes the watcher out.
+//!
+//! A lock on the directory keeps two sessions from owning one interface.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use runnel_bpf::lift::{LiftError, lift};
+use runnel_engine::controller::{Installed, Snapshot, Target};
+use runnel_engine::specialize::{Specialized, TableState};
+use runnel_ir::{EntityRef, Program as Ir, SecondaryMap, Table, TableData, TableKind};
+use runnel_kernel::error::Error as KernelError;
+use runnel_kernel::link::{Mode, XdpLink};
+use runnel_kernel::map::Map;
+use runnel_kernel::object::{LoadedObject, LoadedProgram, Object};
+use runnel_kernel::program::{Program, enable_stats, holders_of};
+use runnel_kernel::watcher::{Options, Watcher};
+use runnel_kernel::{bpffs, link};
+use thiserror::Error;
+
+use super::maps::MapsError;
+use super::candidate::{Candidate, CandidateError, Surroundings, build, fallback_array};
+use super::snapshot::Snapshots;
+
+/// `BPF_PROG_TYPE_XDP`.
+const XDP: u32 = 6;
+/// `BPF_F_MMAPABLE`.
+const MMAPABLE: u32 = 1 << 10;
+/// The only program of a session's watcher.
+const SLOT: u32 = 0;
+
+/// What to set up.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The object file.
+    pub object: PathBuf,
+    /// The program in it; may be left out where there is only one.
+    pub program: Option<String>,
+    /// The interface's name.
+    pub device: String,
+    /// How to attach.
+    pub mode: Mode,
+    /// Where sessions pin what must outlive them; each in a directory named for its interface.
+    pub state_dir: PathBuf,
+    /// Whether writes bump the epoch. Off only in the self-test of a checker.
+    pub bump: bool,
+}
+
+/// Why a session cannot begin or go on.
+#[derive(Debug, Error)]
+pub enum SessionError {
+    /// The kernel or libbpf says no.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// There is no version of the program.
+    #[error(transparent)]
+    Candidate(CandidateError),
+    /// The kernel's verifier refuses a version.
+    #[error("the kernel's verifier refuses the specialized program: {reason} ({log})")]
+    Refused {
+        /// The useful line of its log.
+        reason: String,
+        /// Where the whole log is, or why it is not kept.
+        log: String,
+    },
+    /// Several programs, and none named.
+    #[error("{} holds several programs: {}; name one", object.display(), names.join(", "))]
+    WhichProgram {
+        /// The object.
+        object: PathBuf,
+        /// Its programs.
+        names: Vec<String>,
+    },
+    /// The program cannot be lifted; it is attached nowhere.
+    #[error("program `{program}` cannot be specialized: {source}")]
+    Lift {
+        /// The program.
+        program: String,
+        /// Why not.
+        source: LiftError,
+    },
+    /// Another session owns the interface.
+    #[error("another runnel is at work on {device} (it holds the lock on {})", dir.display())]
+    Busy {
+        /// The interface.
+        device: String,
+        /// The locked directory.
+        dir: PathBuf,
+    },
+    /// The state directory cannot be used.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The path.
+        path: PathBuf,
+        /// What happened.
+        source: std::io::Error,
+    },
+    /// The maps cannot be filled.
+    #[error(transparent)]
+    Fill(#[from] MapsError),
+    /// Something else is pinned where a session's link belongs.
+    #[error("{} is pinned, but not a link on {device}: remove {} if it is left over", path.display(), path.display())]
+    Foreign {
+        /// The pin.
+        path: PathBuf,
+        /// The interface.
+        device: String,
+    },
+}
+
+impl From<CandidateError> for SessionError {
+    fn from(error: CandidateError) -> SessionError {
+        match error {
+            CandidateError::Refused(load) => {
+                SessionError::Refused { reason: load.reason().to_string(), log: keep_log(&load.log) }
+            }
+            CandidateError::Kernel(e) => SessionError::Kernel(e),
+            other => SessionError::Candidate(other),
+        }
+    }
+}
+
+/// Writes a verifier's log to a file of its own, and tells where.
+fn keep_log(log: &str) -> String {
+    let kept = tempfile::Builder::new().prefix("runnel-verifier-").suffix(".log").tempfile().and_then(|mut file| {
+        std::io::Write::write_all(&mut file, log.as_bytes())?;
+        Ok(file.into_temp_path().keep()?)
+    });
+    match kept {
+        Ok(path) => format!("the whole log is in {}", path.display()),
+        Err(e) => format!("its log could not be kept: {e}"),
+    }
+}
+
+/// A program on an interface.
+#[derive(Debug)]
+pub struct Session {
+    dir: PathBuf,
+    loaded: LoadedObject,
+    name: String,
+    ir: Ir,
+    watcher: Watcher,
+    fallback: Map,
+    link: XdpLink,
+    current: Option<Candidate>,
+    /// Ids of our own versions that may still be loaded.
+    ours: Vec<u32>,
+    snapshots: Snapshots,
+    /// Whether a killed session's hook was taken over.
+    pub took_over: bool,
+    _lock: File,
+}
+
+impl Session {
+    /// Loads the object, pins what must outlive the process, and attaches the original.
+    ///
+    /// # Errors
+    /// See [`SessionError`]. Nothing is attached then, and what an earlier session left is as it was, or, once the
+    /// hook has been taken over, replaced by the original.
+    pub fn start(setup: &Setup, fill: impl FnOnce(&LoadedObject) -> Result<(), MapsError>) -> Result<Session, SessionError> {
+        let ifindex = link::ifindex(&setup.device)?;
+        let mut object = Object::open(&setup.object)?;
+        let name = choose_program(&object, setup)?;
+        object.expect_type(&name, XDP)?;
+        object.select(&[&name])?;
+        let loaded = object.load()?;
+        let original = loaded.program(&name)?;
+        let ir = lift(&original.spec).map_err(|source| SessionError::Lift { program: name.clone(), source })?;
+        fill(&loaded)?;
+
+        let (dir, lock) = claim(setup)?;
+        let link_pin = dir.join("link");
+        let old = old_link(&link_pin, ifindex, &setup.device)?;
+        let took_over = old.is_some();
+        if let Some(link) = &old {
+            link.update(&original.program, None)?;
+        }
+        clear(&dir)?;
+        let prepared = pin_surroundings(&dir, &loaded, original, &ir, setup.bump).and_then(|(fallback, watcher)| {
+            let link = match old {
+                Some(link) => link,
+                None => attach(&original.program, ifindex, setup.mode, &link_pin)?,
+            };
+            Ok((fallback, watcher, link))
+        });
+        let (fallback, watcher, link) = prepared.inspect_err(|_| {
+            // What is left is harmless, and the first error is the one to tell.
+            let _ = clear(&dir).map(|()| std::fs::remove_dir(&dir));
+        })?;
+        Ok(Session {
+            dir,
+            loaded,
+            name,
+            ir,
+            watcher,
+            fallback,
+            link,
+            current: None,
+            ours: Vec::new(),
+            snapshots: Snapshots::default(),
+            took_over,
+            _lock: lock,
+        })
+    }
+
+    /// The directory of pins.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Name of the program.
+    pub fn program_name(&self) -> &str {
+        &self.name
+    }
+
+    fn original(&self) -> Result<&LoadedProgram, KernelError> {
+        self.loaded.program(&self.name)
+    }
+
+    /// Packets that the version on the hook handed to the original so far.
+    pub fn fallbacks(&self) -> u64 {
+        self.current.as_ref().map_or(0, Candidate::fallbacks)
+    }
+
+    /// Cost of a packet on the hook, in nanoseconds, timed over a burst of `duration`, and how many packets it was
+    /// timed on; nothing if none came.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn time(&self, duration: Duration) -> Result<Option<(f64, u64)>, SessionError> {
+        let id = self.link.info()?.program_id;
+        let program = Program::from_id(id)?;
+        let _stats = enable_stats()?;
+        let before = program.info()?;
+        std::thread::sleep(duration);
+        let after = program.info()?;
+        let runs = after.run_cnt - before.run_cnt;
+        let nanoseconds = after.run_time_ns - before.run_time_ns;
+        Ok((runs > 0).then(|| (nanoseconds as f64 / runs as f64, runs)))
+    }
+
+    /// Takes the program off the interface and removes all that was pinned.
+    ///
+    /// # Errors
+    /// What could not be removed.
+    pub fn stop(mut self) -> Result<(), SessionError> {
+        self.link.update(&self.original()?.program, None)?;
+        self.link.detach()?;
+        self.current = None;
+        clear(&self.dir)?;
+        remove(&self.dir.join("link"))?;
+        std::fs::remove_dir(&self.dir).map_err(|source| SessionError::Io { path: self.dir.clone(), source })
+    }
+
+    /// What may be known of a table, before it is read.
+    fn state_of(&self, data: &TableData, map: &Map) -> Result<Option<String>, KernelError> {
+        if let Some(why) = left_by_kind(data) {
+            return Ok(Some(why.into()));
+        }
+        if map.spec().flags & MMAPABLE != 0 && !map.is_frozen()? {
+            return Ok(Some("user space may write it through memory mappings".into()));
+        }
+        let holders = holders_of(map.id())?;
+        let original = self.original()?.program.id();
+        let foreign = holders.programs.iter().find(|p| p.id != original && !self.ours.contains(&p.id));
+        if let Some(other) = foreign {
+            return Ok(Some(format!("program `{}` (id {}) holds it too and may write it", other.name, other.id)));
+        }
+        if let Some(link) = holders.iterator_links.first() {
+            return Ok(Some(format!("an iterator (link id {link}) may write it")));
+        }
+        Ok(None)
+    }
+}
+
+/// Why a table is never specialized, whatever it holds.
+pub(super) fn left_by_kind(data: &TableData) -> Option<&'static str> {
+    if data.kind == TableKind::Opaque {
+        Some("only helpers use it")
+    } else if data.per_cpu {
+        Some("each CPU has values of its own")
+    } else if data.keeps_recency {
+        Some("lookups decide what it evicts")
+    } else {
+        None
+    }
+}
+
+fn choose_program(object: &Object, setup: &Setup) -> Result<String, SessionError> {
+    let names: Vec<String> = object.programs().into_iter().map(|p| p.name).collect();
+    match (&setup.program, &names[..]) {
+        (Some(name), _) => Ok(name.clone()),
+        (None, [only]) => Ok(only.clone()),
+        (None, _) => Err(SessionError::WhichProgram { object: setup.object.clone(), names }),
+    }
+}
+
+/// Makes the session's directory and locks it.
+fn claim(setup: &Setup) -> Result<(PathBuf, File), SessionError> {
+    let parent = setup.state_dir.parent().unwrap_or(&setup.state_dir);
+    if !setup.state_dir.exists() && parent.ends_with("bpf") {
+        bpffs::ensure(parent)?;
+    }
+    bpffs::ensure(&setup.state_dir)?;
+    let dir = setup.state_dir.join(&setup.device);
+    let io = |source| SessionError::Io { path: dir.clone(), source };
+    std::fs::create_dir_all(&dir).map_err(io)?;
+    let lock = File::open(&dir).map_err(io)?;
+    match lock.try_lock() {
+        Ok(()) => Ok((dir, lock)),
+        Err(std::fs::TryLockError::WouldBlock) => {
+            Err(SessionError::Busy { device: setup.device.clone(), dir })
+        }
+        Err(std::fs::TryLockError::Error(source)) => Err(io(source)),
+    }
+}
+
+/// The link that a killed session left on this interface.
+fn old_link(pin: &Path, ifindex: u32, device: &str) -> Result<Option<XdpLink>, SessionError> {
+    if !pin.exists() {
+        return Ok(None);
+    }
+    let foreign = || SessionError::Foreign { path: pin.into(), device: device.into() };
+    let link = XdpLink::from_pin(pin).map_err(|_| foreign())?;
+    match link.info()?.ifindex {
+        at if at == ifindex => Ok(Some(link)),
+        // The interface is gone or the program was detached by force: the link is an empty shell.
+        0 => {
+            remove(pin)?;
+            Ok(None)
+        }
+        _ => Err(foreign()),
+    }
+}
+
+fn attach(original: &Program, ifindex: u32, mode: Mode, pin: &Path) -> Result<XdpLink, KernelError> {
+    let link = XdpLink::create(original, ifindex, mode)?;
+    link.pin(pin)?;
+    Ok(link)
+}
+
+fn remove(path: &Path) -> Result<(), SessionError> {
+    bpffs::unpin(path).map_err(SessionError::from)
+}
+
+/// Removes everything from a session's directory but the link.
+fn clear(dir: &Path) -> Result<(), SessionError> {
+    let watcher = dir.join("watcher");
+    if watcher.exists() {
+        Watcher::remove(&watcher)?;
+        let _ = std::fs::remove_dir(&watcher);
+    }
+    let maps = dir.join("maps");
+    if let Ok(entries) = std::fs::read_dir(&maps) {
+        for entry in entries.filter_map(Result::ok) {
+            remove(&entry.path())?;
+        }
+        std::fs::remove_dir(&maps).map_err(|source| SessionError::Io { path: maps.clone(), source })?;
+    }
+    remove(&dir.join("fallback"))?;
+    remove(&dir.join("original"))
+}
+
+/// Pins the maps, the original, the array that holds it, and the watcher, which begins to watch.
+fn pin_surroundings(
+    dir: &Path,
+    loaded: &LoadedObject,
+    original: &LoadedProgram,
+    ir: &Ir,
+    bump: bool,
+) -> Result<(Map, Watcher), SessionError> {
+    let maps = dir.join("maps");
+    std::fs::create_dir(&maps).map_err(|source| SessionError::Io { path: maps.clone(), source })?;
+    for (name, map) in loaded.maps() {
+        // A BPF file system takes no name with a dot, and those of data sections begin with one.
+        map.pin(&maps.join(name.replace('.', "_")))?;
+    }
+    original.program.pin(&dir.join("original"))?;
+    let fallback = fallback_array(&original.program)?;
+    fallback.pin(&dir.join("fallback"))?;
+    let watcher_dir = dir.join("watcher");
+    std::fs::create_dir(&watcher_dir).map_err(|source| SessionError::Io { path: watcher_dir.clone(), source })?;
+    let watcher = Watcher::install_with(Some(&watcher_dir), Options { bump })?;
+    watch(&watcher, loaded, original, ir)?;
+    Ok((fallback, watcher))
+}
+
+/// Watches every map that may ever be specialized.
+fn watch(watcher: &Watcher, loaded: &LoadedObject, original: &LoadedProgram, ir: &Ir) -> Result<(), SessionError> {
+    for (index, map) in loaded.maps_of(&original.spec)?.into_iter().enumerate() {
+        if left_by_kind(&ir.tables[Table::new(index)]).is_none() {
+            watcher.watch(map.id(), SLOT)?;
+        }
+    }
+    Ok(())
+}
+
+impl Target for Session {
+    type Error = SessionError;
+
+    fn epoch(&self) -> Result<u64, SessionError> {
+        Ok(self.watcher.epoch(SLOT)?)
+    }
+
+    fn program(&self) -> &Ir {
+        &self.ir
+    }
+
+    fn snapshot(&mut self) -> Result<Option<Snapshot>, SessionError> {
+        let started = Instant::now();
+        let mut tables: SecondaryMap<Table, Option<TableState>> = SecondaryMap::new();
+        let spec = &self.loaded.program(&self.name)?.spec;
+        let maps = self.loaded.maps_of(spec)?;
+        // Who holds a map is asked before the epoch is read: a program loaded later moves the epoch.
+        let epoch = self.watcher.epoch(SLOT)?;
+        let mut known = Vec::new();
+        for (index, map) in maps.iter().enumerate() {
+            let table = Table::new(index);
+            let data = &self.ir.tables[table];
+            match self.state_of(data, map)? {
+                Some(why) => tables[table] = Some(TableState::Left(why)),
+                None => known.push((table, *map, data.kind)),
+            }
+        }
+        let wanted: Vec<(&Map, TableKind)> = known.iter().map(|(_, map, kind)| (*map, *kind)).collect();
+        let Some(token) = self.snapshots.refresh(&self.watcher, SLOT, &wanted)? else { return Ok(None) };
+        if token.epoch != epoch {
+            return Ok(None);
+        }
+        for (table, map, _) in known {
+            tables[table] = self.snapshots.contents(map).map(TableState::Known);
+        }
+        Ok(Some(Snapshot { epoch: token.epoch, tables, read: started.elapsed() }))
+    }
+
+    fn install(&mut self, version: &Specialized) -> Result<Installed, SessionError> {
+        let loaded = self.loaded.program(&self.name)?;
+        let maps = self.loaded.maps_of(&loaded.spec)?;
+        let around = Surroundings {
+            original: &loaded.spec,
+            maps: &maps,
+            epoch: (self.watcher.epochs_map(), Watcher::epoch_offset(SLOT)),
+            fallback: &self.fallback,
+        };
+        let candidate = build(version, around)?;
+        self.ours.push(candidate.program.id());
+        let started = Instant::now();
+        self.link.update(&candidate.program, None)?;
+        let swap = started.elapsed();
+        let installed = Installed {
+            lower: candidate.lower_time,
+            fill: candidate.data_time,
+            verify: candidate.load.load_time,
+            swap,
+            insns: candidate.spec.insns.len(),
+            verified_insns: u64::from(candidate.load.verified_insns),
+            memory_bytes: candidate.memory_bytes,
+        };
+        let keep = candidate.program.id();
+        self.current = Some(candidate);
+        self.ours.retain(|&id| id == keep || Program::from_id(id).is_ok());
+        Ok(installed)
+    }
+}

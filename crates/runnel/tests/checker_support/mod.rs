@@ -1,0 +1,116 @@
+//! What the tests of the checker share: the router compiled, its tables as contents of maps, pairs of instances.
+//!
+//! Every test here needs root and fails with the kernel's error without it.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use router_ctl::Tables;
+use runnel::xdp::check::{Check, Report, Subject, ThirdParty};
+use runnel::xdp::maps::{Instance, Source, StandIn};
+use runnel::xdp::reference::Reference;
+use runnel::xdp::version::{Plan, Version};
+use runnel_bpf::insn::Insn;
+use runnel_bpf::maps_json::{Entry, MapContents, Value};
+use runnel_engine::specialize::Specialized;
+
+/// A C source of this repository compiled to a BPF object, removed with this value.
+pub struct Object {
+    dir: tempfile::TempDir,
+}
+
+impl Object {
+    /// The router.
+    pub fn router() -> Object {
+        Self::of(concat!(env!("CARGO_MANIFEST_DIR"), "/../../nf/router/router.bpf.c"))
+    }
+
+    /// Any source, by its path.
+    pub fn of(source: &str) -> Object {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let include = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
+        let status = Command::new("clang-19")
+            .args(["-O2", "-g", "-target", "bpf", "-I", &include, "-c", source, "-o"])
+            .arg(dir.path().join("program.bpf.o"))
+            .status()
+            .expect("running clang-19");
+        assert!(status.success(), "clang-19 refuses {source}");
+        Object { dir }
+    }
+
+    /// Source text.
+    pub fn of_text(text: &str) -> Object {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("program.bpf.c");
+        std::fs::write(&path, text).expect("writing the source");
+        Self::of(path.to_str().expect("temporary paths are text"))
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join("program.bpf.o")
+    }
+}
+
+/// Tables of the router as contents of its maps.
+pub fn contents(tables: &Tables) -> MapContents {
+    let entry = |(key, value)| Entry { key, value: Value::Bytes(value) };
+    let map = |(name, entries): (&str, Vec<_>)| (name.to_owned(), entries.into_iter().map(entry).collect());
+    MapContents { maps: tables.entries().into_iter().map(map).collect() }
+}
+
+/// An object on two sets of maps with the same contents.
+pub struct Pair {
+    pub a: Instance,
+    pub b: Instance,
+    pub plan: Plan,
+    _device: StandIn,
+}
+
+impl Pair {
+    pub fn new(object: &Object, program: &str, contents: &MapContents) -> Pair {
+        let device = StandIn::new().expect("a stand-in device");
+        let path = object.path();
+        let source = Source { object: &path, program, contents, devices: &device };
+        let instance = || Instance::load(source).unwrap_or_else(|e| panic!("{e}"));
+        let (a, b) = (instance(), instance());
+        let plan = Plan::new(&b).unwrap_or_else(|e| panic!("{e}"));
+        Pair { a, b, plan, _device: device }
+    }
+
+    /// Specializes, and lets `edit` change the result before it is built.
+    pub fn version(&self, edit: impl FnOnce(&mut Specialized)) -> Version {
+        let (mut specialized, _) = self.plan.specialize().expect("specializing");
+        edit(&mut specialized);
+        build(&self.b, specialized)
+    }
+
+    /// Compares a version, of which the bytecode was changed by `edit`, on these packets.
+    pub fn compare(
+        &self,
+        version: &Version,
+        edit: impl FnOnce(&mut Vec<Insn>),
+        packets: &[Vec<u8>],
+    ) -> (Report, Option<Reference>) {
+        let original = Subject::original(&self.a).unwrap_or_else(|e| panic!("{e}"));
+        let optimized = Subject::version_edited(&self.b, version, edit).unwrap_or_else(|e| panic!("{e}"));
+        let third = ThirdParty { original: &self.plan.ir, version: Some(version) };
+        let mut check =
+            Check::new((&self.a, &original), (&self.b, &optimized), third, 5).unwrap_or_else(|e| panic!("{e}"));
+        for packet in packets {
+            check.packet(packet).unwrap_or_else(|e| panic!("{e}"));
+        }
+        check.finish().unwrap_or_else(|e| panic!("{e}"))
+    }
+}
+
+fn build(instance: &Instance, specialized: Specialized) -> Version {
+    match Version::build(instance, specialized) {
+        Ok(version) => version,
+        Err(runnel::xdp::version::VersionError::Candidate(
+            runnel::xdp::candidate::CandidateError::Refused(refused),
+        )) => panic!("{refused}\n{}", refused.log),
+        Err(e) => panic!("{e}"),
+    }
+}
