@@ -52,7 +52,8 @@ impl Drop for NetnsName {
 pub fn enter(name: &str) -> Result<()> {
     let path = std::path::Path::new("/run/netns").join(name);
     let doing = format!("entering the network namespace `{name}`");
-    let file = std::fs::File::open(&path).map_err(|e| Error::io(format!("{doing} ({})", path.display()), e))?;
+    let file =
+        std::fs::File::open(&path).map_err(|e| Error::io(format!("{doing} ({})", path.display()), e))?;
     setns(file.as_fd(), CloneFlags::CLONE_NEWNET).map_err(|e| Error::from_errno(doing, e.into()))
 }
 

@@ -57,7 +57,8 @@
 //!
 //! The same look serves [`Watcher::watch`]: calls that entered before the map was watched did not count it.
 //! The hook notes a generation number before it looks the map up, with a full barrier in between; `watch`
-//! enters the map, raises the number, and waits for calls with an older one.
+//! enters the map, raises the number, and waits for calls with an older one. Calls that may write anything are
+//! not waited for: they are counted, so no snapshot is granted before they end.
 //!
 //! # Whose it is
 //!

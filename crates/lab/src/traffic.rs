@@ -11,6 +11,7 @@
 //!
 //! Nothing here knows what the router should do.
 
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -242,25 +243,24 @@ impl Traffic {
         }
     }
 
-    /// Hands on the packets whose fate is known by now, in their order, at most `limit`; how many there were.
+    /// Hands on the packets whose fate is known by now, in their order, until one is refused, which will come
+    /// again; how many were taken.
     ///
     /// Stops at a packet that may still be on its way. To be called often enough: there is room for 2 million.
-    pub fn read(&mut self, limit: usize, mut packet: impl FnMut(&Packet)) -> usize {
+    pub fn read(&mut self, mut take: impl FnMut(&Packet) -> ControlFlow<()>) -> u64 {
         let made = self.control.load_u64(control::MADE);
         let running = self.generator.is_some();
-        let end = made.min(self.next.saturating_add(limit as u64));
         let begun = self.next;
-        while self.next < end {
-            let sequence = self.next;
-            let ended = self.word(sequence, record::ENDED);
-            if ended == 0 && running && made - sequence < PATIENCE {
+        while self.next < made {
+            let ended = self.word(self.next, record::ENDED);
+            let waiting = ended == 0 && running && made - self.next < PATIENCE;
+            if waiting || take(&self.packet(self.next, ended)).is_break() {
                 break;
             }
-            packet(&self.packet(sequence, ended));
             self.next += 1;
         }
         self.control.store_u64(control::READ, self.next);
-        (self.next - begun) as usize
+        self.next - begun
     }
 
     fn packet(&self, sequence: u64, ended: u64) -> Packet {

@@ -210,5 +210,9 @@ fn a_program_can_be_run_once_without_being_made_ready() {
     };
     let all =
         ["v1 = const 5\nreturn v1", "return v1", "v1 = ctx_load.32 v0+4\nreturn v1"].map(once).join("\n");
-    expect![[r#""#]].assert_eq(&all);
+    expect![[r#"
+        Verdict(5) after 2 steps
+        the program is not well-formed: block0: `return v1` uses v1, which is not defined on every path there
+        block0, inst0: the context has no field of 4 bytes at offset 4"#]]
+    .assert_eq(&all);
 }

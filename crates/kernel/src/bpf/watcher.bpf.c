@@ -498,8 +498,9 @@ int BPF_PROG(leave, struct pt_regs *regs, long result)
 	return 0;
 }
 
-/* Reports threads that are inside a bpf(2) call that the watcher did not see enter, or that entered before the
- * present generation. A thread without storage that is inside has not met the entry hook (yet). */
+/* Reports threads that are inside a bpf(2) call that the watcher did not see enter, or that looked up a watched
+ * map before the present generation. A thread without storage that is inside has not met the entry hook (yet).
+ * Calls that may write everything looked nothing up and are counted as begun: no need to wait for those here. */
 SEC("iter/task")
 int scan(struct bpf_iter__task *ctx)
 {
@@ -521,7 +522,8 @@ int scan(struct bpf_iter__task *ctx)
 		return 0;
 	}
 	call = bpf_task_storage_get(&calls, task, NULL, 0);
-	if (call && (!call->inside || call->kind == IGNORED || call->generation >= shared.generation))
+	if (call && (!call->inside || call->kind == IGNORED || call->begun == EVERYTHING ||
+		     call->generation >= shared.generation))
 		return 0;
 	thread.pid = task->pid;
 	thread.tgid = task->tgid;

@@ -24,8 +24,8 @@ use crate::sys::owned;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/watcher.bpf.o"));
 
-/// How long to wait for threads inside bpf(2). Verifying a large program takes seconds; test runs of packet
-/// programs are not waited for.
+/// How long to wait for threads inside bpf(2). When the watcher is attached some may be verifying a large
+/// program or running a test; later only writes to maps are waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Which hooks see the bpf(2) system call.

@@ -180,11 +180,11 @@ impl Drop for Helper {
     }
 }
 
-/// Waits until something is so; panics after a minute, so that a fault is a failure and not a hang.
+/// Waits until something is so; panics after two minutes, so that a fault is a failure and not a hang.
 pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     let started = std::time::Instant::now();
     while !so() {
-        assert!(started.elapsed().as_secs() < 60, "never came true: {what}");
+        assert!(started.elapsed().as_secs() < 120, "never came true: {what}");
         std::thread::sleep(std::time::Duration::from_micros(50));
     }
 }
