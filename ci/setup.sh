@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # Installs what building and testing needs, where it is missing. May be run again at any time; says what it does.
 set -euo pipefail
+# Where Debian has bpftool and ip, and where users other than root do not look.
+PATH=$PATH:/usr/sbin:/sbin
 
-# What it is for: the compiler of eBPF programs, the headers that they include, and what libbpf is built with.
-packages=(llvm libbpf-dev libelf-dev zlib1g-dev pkg-config make gcc iproute2)
+# The headers that eBPF programs include, what libbpf is built with, and what tests and the demo call.
+packages=(libbpf-dev linux-libc-dev libc6-dev libelf-dev zlib1g-dev pkg-config make gcc iproute2)
 rust_wanted=1.90
 
 missing=()
 
 have() { command -v "$1" >/dev/null 2>&1; }
-installed() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
-offered() { apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [^(]'; }
+installed() { [[ $(dpkg-query -W -f '${Status}' "$1" 2>/dev/null) == *"ok installed" ]]; }
+offered() { [[ $(apt-cache policy "$1" 2>/dev/null) =~ Candidate:\ [^\(] ]]; }
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then
@@ -39,37 +41,46 @@ check_rust() {
     echo "rustc $found"
 }
 
-# Packages that go by different names, or are a program that may have come by another way.
-choose() {
-    if [ -z "${RUNNEL_CLANG:-}" ] && ! have clang-19 && ! have clang; then
-        if offered clang-19; then missing+=(clang-19); else missing+=(clang); fi
+# What is missing, by the names of packages as far as they are known.
+look() {
+    local package
+    missing=()
+    for package in "${packages[@]}"; do
+        installed "$package" || missing+=("$package")
+    done
+    # The tests expect what version 19 makes of the sources; another one does for everything else.
+    if [ -z "${RUNNEL_CLANG:-}" ] && ! have clang-19; then
+        if offered clang-19; then missing+=(clang-19); elif ! have clang; then missing+=(clang); fi
+    fi
+    if ! have llvm-objdump-19; then
+        if offered llvm-19; then missing+=(llvm-19); elif ! have llvm-objdump; then missing+=(llvm); fi
     fi
     if ! have bpftool; then
-        # Ubuntu has it among the kernel's tools only.
-        if offered bpftool; then missing+=(bpftool); else missing+=("linux-tools-$(uname -r)" linux-tools-common); fi
+        # Ubuntu has it among the tools of each kernel.
+        if offered bpftool; then
+            missing+=(bpftool)
+        elif offered "linux-tools-$(uname -r)"; then
+            missing+=(linux-tools-common "linux-tools-$(uname -r)")
+        else
+            missing+=(linux-tools-common linux-tools-generic)
+        fi
     fi
 }
 
 check_rust
 if ! have apt-get || ! have dpkg-query; then
-    echo "This is neither Debian nor Ubuntu, so nothing is installed. Needed are: clang 15 or later, ${packages[*]}, bpftool"
+    echo "This is neither Debian nor Ubuntu, so nothing is installed. What is needed, by Debian's names:"
+    echo "clang-19 llvm-19 bpftool ${packages[*]}"
     exit 0
 fi
-for package in "${packages[@]}"; do
-    installed "$package" || missing+=("$package")
-done
-choose
+look
 if [ ${#missing[@]} -gt 0 ]; then
-    # What is offered is known only once the lists have been fetched.
     echo "fetching the lists of packages"
     as_root apt-get update -q
-    missing=()
-    for package in "${packages[@]}"; do
-        installed "$package" || missing+=("$package")
-    done
-    choose
+    # Only now it is known what is offered.
+    look
     echo "installing ${missing[*]}"
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
 fi
-echo "$("${RUNNEL_CLANG:-$(command -v clang-19 || command -v clang)}" --version | head -n 1)"
+"${RUNNEL_CLANG:-$(command -v clang-19 || command -v clang)}" --version | head -n 1
 echo "everything that is needed is there"

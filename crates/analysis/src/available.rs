@@ -21,8 +21,11 @@ const MAX_FACTS: usize = 4096;
 /// Which instructions become facts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Facts {
-    /// Loads, from memory and from the context.
-    Loads,
+    /// Loads from memory, each until the next call or table access, and loads from the context. A value kept across a
+    /// call needs a place that the call leaves alone, and with few registers that place is memory again: loading
+    /// anew costs as much, and storing it first costs more. Fields of the context are worth it, as the packet's
+    /// bounds are proved for the one pointer that was read.
+    LoadsBetweenCalls,
     /// Stores.
     Stores,
 }
@@ -59,14 +62,14 @@ impl Available {
         }
         for &block in cfg.order() {
             for &inst in &program.blocks[block].insts {
-                this.kills[inst] = this.killed_by(memory, inst);
+                this.kills[inst] = this.killed_by(program, memory, inst);
             }
         }
         this.solve(program, cfg);
         this
     }
 
-    /// The facts that hold at the start of `block`.
+    /// The facts that hold at the start of `block`, which must be reachable.
     pub fn at_entry(&self, block: Block) -> Point<'_> {
         Point { solution: self, holds: self.at_entry[block].clone() }
     }
@@ -76,14 +79,16 @@ impl Available {
     }
 
     /// The facts that `inst` may end, if any.
-    fn killed_by(&self, memory: &Memory<'_>, inst: Inst) -> Option<Bits> {
+    fn killed_by(&self, program: &Program, memory: &Memory<'_>, inst: Inst) -> Option<Bits> {
         let write = memory.write(inst);
-        if matches!(write, Write::Nothing) {
+        let leaves = leaves_program(&program.insts[inst].data);
+        if matches!(write, Write::Nothing) && !leaves {
             return None;
         }
         let mut bits = vec![0; self.words()];
-        for (i, (_, place)) in self.facts.iter().enumerate() {
-            bits[i / 64] |= u64::from(memory.changes(&write, place)) << (i % 64);
+        for (i, (fact, place)) in self.facts.iter().enumerate() {
+            let dropped = leaves && matches!(program.insts[*fact].data, InstData::Load { .. });
+            bits[i / 64] |= u64::from(dropped || memory.changes(&write, place)) << (i % 64);
         }
         Some(bits)
     }
@@ -125,9 +130,17 @@ impl Available {
     }
 }
 
+/// Whether the instruction is, or becomes, a call.
+fn leaves_program(data: &InstData) -> bool {
+    matches!(
+        data,
+        InstData::Call { .. } | InstData::Lookup { .. } | InstData::Update { .. } | InstData::Delete { .. }
+    )
+}
+
 fn collect(program: &Program, cfg: &Cfg, memory: &Memory<'_>, kind: Facts) -> Vec<(Inst, Place)> {
     let of_kind = |inst: Inst| match program.insts[inst].data {
-        InstData::Load { .. } | InstData::CtxLoad { .. } => kind == Facts::Loads,
+        InstData::Load { .. } | InstData::CtxLoad { .. } => kind == Facts::LoadsBetweenCalls,
         InstData::Store { .. } => kind == Facts::Stores,
         _ => false,
     };
@@ -144,7 +157,8 @@ impl Point<'_> {
 
     /// Whether the bytes that `fact` read or wrote still are what they were then.
     pub fn holds(&self, fact: Inst) -> bool {
-        self.solution.number[fact].is_some_and(|i| self.holds[i as usize / 64] >> (i % 64) & 1 == 1)
+        let word = |i: u32| self.holds.get(i as usize / 64).copied().unwrap_or_default();
+        self.solution.number[fact].is_some_and(|i| word(i) >> (i % 64) & 1 == 1)
     }
 
     /// The facts that hold and the bytes that they are about, those of earlier blocks first.

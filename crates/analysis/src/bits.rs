@@ -1,23 +1,35 @@
 //! Which bits of each value can be set.
 //!
-//! A forward fixpoint over masks (a value's mask only ever grows). It uses nothing but access sizes and arithmetic:
-//! whoever re-checks the program without knowing what memory holds, as the kernel's verifier does, comes to
-//! the same bounds, so that a mask or extension that is redundant here may go without taking away a proof.
+//! A forward fixpoint over masks (a value's mask only ever grows), from nothing but access sizes and arithmetic. It
+//! comes with two kinds of [`Knowledge`]: what is true, and what the kernel's verifier can be relied on to find out by
+//! itself, which is less.
 
 use runnel_ir::cfg::Cfg;
 use runnel_ir::{BinaryOp, Block, InstData, Program, SecondaryMap, UnaryOp, Value, Width};
 
 use crate::settle;
 
+/// What the masks are to say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Knowledge {
+    /// What is true of every execution.
+    True,
+    /// What the verifier of Linux finds out too. It draws no bounds from byte swaps, divisions, and shifts by what
+    /// is not constant (`check_alu_op` and `is_safe_to_compute_dst_reg_range` in `kernel/bpf/verifier.c` of 6.18), nor
+    /// from products of factors beyond 32 bits. A mask that such a value needs to be a bound must stay.
+    Verifiable,
+}
+
 /// For each value a mask of the bits that can be 1.
 pub struct PossibleBits {
+    knowledge: Knowledge,
     mask: SecondaryMap<Value, u64>,
 }
 
 impl PossibleBits {
     /// Computes the masks of all values in reachable blocks.
-    pub fn new(program: &Program, cfg: &Cfg) -> PossibleBits {
-        let mut this = PossibleBits { mask: SecondaryMap::new() };
+    pub fn new(program: &Program, cfg: &Cfg, knowledge: Knowledge) -> PossibleBits {
+        let mut this = PossibleBits { knowledge, mask: SecondaryMap::new() };
         this.mask[program.context()] = u64::MAX;
         settle(cfg, |block| this.visit(program, block));
         this
@@ -60,9 +72,10 @@ impl PossibleBits {
         match *data {
             InstData::Const(c) => c,
             InstData::Load { size, .. } => size.mask(),
-            InstData::Unary { op, arg } => unary(op, self.mask[arg]),
+            InstData::Unary { op, arg } => unary(self.knowledge, op, self.mask[arg]),
             InstData::Binary { op, width, lhs, rhs } => {
-                binary(op, width, self.mask[lhs], self.mask[rhs], program.as_const(rhs))
+                let operands = (self.mask[lhs], self.mask[rhs]);
+                binary(self.knowledge, op, width, operands, program.as_const(rhs))
             }
             // A context field of four bytes may be a pointer of eight: only the plugin knows.
             _ => u64::MAX,
@@ -70,7 +83,7 @@ impl PossibleBits {
     }
 }
 
-fn unary(op: UnaryOp, arg: u64) -> u64 {
+fn unary(knowledge: Knowledge, op: UnaryOp, arg: u64) -> u64 {
     let sext = |bits: u32| {
         let low = arg & (u64::MAX >> (64 - bits));
         if low >> (bits - 1) & 1 == 1 { low | u64::MAX << bits } else { low }
@@ -79,7 +92,11 @@ fn unary(op: UnaryOp, arg: u64) -> u64 {
         UnaryOp::Sext8 => sext(8),
         UnaryOp::Sext16 => sext(16),
         UnaryOp::Sext32 => sext(32),
-        _ => op.eval(arg),
+        UnaryOp::Zext32 => op.eval(arg),
+        UnaryOp::Bswap16 | UnaryOp::Bswap32 | UnaryOp::Bswap64 => match knowledge {
+            Knowledge::True => op.eval(arg),
+            Knowledge::Verifiable => u64::MAX,
+        },
     }
 }
 
@@ -88,20 +105,28 @@ fn below(mask: u64) -> u64 {
     u64::MAX.checked_shr(mask.leading_zeros()).unwrap_or(0)
 }
 
-fn binary(op: BinaryOp, width: Width, a: u64, b: u64, amount: Option<u64>) -> u64 {
+/// The mask of a result, from the masks of the operands; `amount` is the right one, if that is a constant.
+fn binary(knowledge: Knowledge, op: BinaryOp, width: Width, (a, b): (u64, u64), amount: Option<u64>) -> u64 {
     let (a, b) = (width.truncate(a), width.truncate(b));
+    let is_shift = matches!(op, BinaryOp::Shl | BinaryOp::Lshr | BinaryOp::Ashr);
+    let is_division = matches!(op, BinaryOp::Udiv | BinaryOp::Urem | BinaryOp::Sdiv | BinaryOp::Srem);
+    if knowledge == Knowledge::Verifiable && (is_division || is_shift && amount.is_none()) {
+        return u64::MAX;
+    }
     let found = match (op, amount) {
         (BinaryOp::And, _) => a & b,
         (BinaryOp::Or | BinaryOp::Xor, _) => a | b,
         (BinaryOp::Shl, Some(c)) => BinaryOp::Shl.eval(width, a, c),
         (BinaryOp::Lshr, Some(c)) => BinaryOp::Lshr.eval(width, a, c),
+        // None of these is larger than the left operand; a remainder by zero is the left operand.
+        (BinaryOp::Lshr, None) | (BinaryOp::Udiv | BinaryOp::Urem, _) => below(a),
         // The largest sum or product of values within the bounds, unless it wraps.
         (BinaryOp::Add, _) => below(a).checked_add(below(b)).map_or(u64::MAX, below),
-        (BinaryOp::Mul, _) => below(a).checked_mul(below(b)).map_or(u64::MAX, below),
-        // Quotients, remainders and shifts by what is not constant: bounds that the kernel's verifier does not draw.
+        (BinaryOp::Mul, _) if a.max(b) <= u64::from(u32::MAX) => below(below(a) * below(b)),
         _ => u64::MAX,
     };
-    width.truncate(if width == Width::W32 && found > u64::from(u32::MAX) { u64::MAX } else { found })
+    // A sum or product beyond the width wraps to anything within it.
+    if found == width.truncate(found) { found } else { width.truncate(u64::MAX) }
 }
 
 #[cfg(test)]
@@ -126,7 +151,7 @@ mod tests {
         for &op in BinaryOp::ALL {
             for (&a, &b) in masks.iter().flat_map(|a| masks.iter().map(move |b| (a, b))) {
                 for width in [Width::W32, Width::W64] {
-                    let mask = binary(op, width, a, b, None);
+                    let mask = binary(Knowledge::True, op, width, (a, b), None);
                     for (x, y) in
                         members(a).iter().flat_map(|&x| members(b).into_iter().take(40).map(move |y| (x, y)))
                     {
@@ -142,16 +167,39 @@ mod tests {
         }
         for &op in UnaryOp::ALL {
             for a in masks {
-                let mask = unary(op, a);
+                let mask = unary(Knowledge::True, op, a);
                 assert!(members(a).iter().all(|&x| op.eval(x) & !mask == 0), "{op} {a:#x}");
             }
         }
     }
 
     #[test]
+    fn what_is_verifiable_is_true() {
+        let masks = [0, 1, 6, 0xff, 0x80, 0x8000_0000, 0xffff_ffff, 1 << 63];
+        for (&a, &b) in masks.iter().flat_map(|a| masks.iter().map(move |b| (a, b))) {
+            for &op in BinaryOp::ALL {
+                for (width, amount) in [(Width::W32, None), (Width::W64, None), (Width::W64, Some(b))] {
+                    let of = |knowledge| binary(knowledge, op, width, (a, b), amount);
+                    assert_eq!(
+                        of(Knowledge::True) & !of(Knowledge::Verifiable),
+                        0,
+                        "{op}.{width} {a:#x} {b:#x}"
+                    );
+                }
+            }
+            for &op in UnaryOp::ALL {
+                assert_eq!(unary(Knowledge::True, op, a) & !unary(Knowledge::Verifiable, op, a), 0);
+            }
+        }
+    }
+
+    #[test]
     fn shifts_by_a_constant_shift_the_mask() {
-        assert_eq!(binary(BinaryOp::Shl, Width::W32, 0xff, u64::MAX, Some(28)), 0xf000_0000);
-        assert_eq!(binary(BinaryOp::Lshr, Width::W64, 0xff, u64::MAX, Some(4)), 0xf);
-        assert_eq!(binary(BinaryOp::Shl, Width::W64, 0xf0, u64::MAX, Some(64)), 0xf0);
+        assert_eq!(
+            binary(Knowledge::True, BinaryOp::Shl, Width::W32, (0xff, u64::MAX), Some(28)),
+            0xf000_0000
+        );
+        assert_eq!(binary(Knowledge::True, BinaryOp::Lshr, Width::W64, (0xff, u64::MAX), Some(4)), 0xf);
+        assert_eq!(binary(Knowledge::True, BinaryOp::Shl, Width::W64, (0xf0, u64::MAX), Some(64)), 0xf0);
     }
 }

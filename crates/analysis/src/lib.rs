@@ -8,6 +8,7 @@ mod access;
 mod available;
 mod bits;
 mod escape;
+mod extents;
 mod flow;
 mod memory;
 mod provenance;
@@ -18,8 +19,9 @@ use runnel_ir::cfg::Cfg;
 
 pub use access::{LookupSite, TableAccess, TableAccesses, Verdict, WriteReason};
 pub use available::{Available, Facts, Point};
-pub use bits::PossibleBits;
+pub use bits::{Knowledge, PossibleBits};
 pub use escape::Escapes;
+pub use extents::Extents;
 pub use flow::{Escape, EscapeKind, Field, PointerUses};
 pub use memory::{Memory, Place};
 pub use provenance::{Object, Offset, Pointer, Provenance, Provenances};

@@ -40,10 +40,10 @@ pub enum LabError {
         /// The end of what it wrote on standard error.
         stderr: String,
     },
-    /// A pin that the device under test should have made is not there.
+    /// A file that should be there is not.
     #[error("there is no {what} at {}", path.display())]
-    NoPin {
-        /// What should be pinned.
+    Missing {
+        /// What it should be.
         what: &'static str,
         /// Where it was looked for.
         path: PathBuf,

@@ -11,19 +11,19 @@
 //!   own for the value, valid in what the edge dominates (the pi nodes of Bodík et al., "ABCD", PLDI 2000,
 //!   without writing them into the program).
 //!
-//! A branch that is decided only because an operand is one of several constants stays if that operand also goes
-//! into an address: whoever re-checks the program does not see into memory, and needs the branch as a bound.
-//! Live data never folds.
+//! A branch that is decided only because an operand is one of several constants stays if that operand also bounds
+//! [an access or a loop](runnel_analysis::Extents): whoever re-checks the program does not see into memory,
+//! and needs the branch as a bound. Live data never folds.
 //!
-//! Uses: dominators, provenance, possible bits, def-use lists. Invalidates: everything about values and edges;
+//! Uses: dominators, provenance, possible bits, extents, def-use lists. Invalidates: everything about values and edges;
 //! blocks may become unreachable.
 
 mod columns;
 mod refinements;
 
-use runnel_analysis::{Memory, PossibleBits, Site, Use, Uses};
+use runnel_analysis::{Extents, Knowledge, Memory, PossibleBits, Site, Use, Uses};
 use runnel_ir::cfg::Cfg;
-use runnel_ir::{Block, Inst, InstData, Program, SecondaryMap, Target, Terminator, Value, ValueDef};
+use runnel_ir::{Block, Inst, InstData, Program, SecondaryMap, Terminator, Value};
 
 use self::columns::Columns;
 use self::refinements::{Name, Refinements};
@@ -32,7 +32,7 @@ use crate::lattice::{Decision, Known};
 /// Folds constants in `program`; says whether it changed.
 pub fn fold_constants(program: &mut Program) -> bool {
     let cfg = Cfg::new(program);
-    let bits = PossibleBits::new(program, &cfg);
+    let bits = PossibleBits::new(program, &cfg, Knowledge::True);
     let memory = Memory::new(program, &cfg);
     let solution = Solver::new(program, &cfg, &memory, &bits).solve();
     rewrite(program, &cfg, &solution)
@@ -53,6 +53,16 @@ impl Solution {
             Name::Refined(i) => &self.refined[i],
         }
     }
+
+    /// What is known of `value` where `block` uses it.
+    fn operand(&self, block: Block, value: Value) -> &Known {
+        self.of(self.refinements.name(block, value))
+    }
+
+    /// What is known of `value` where an edge hands it over.
+    fn on_edge(&self, block: Block, edge: usize, value: Value) -> &Known {
+        self.of(self.refinements.name_on_edge(block, edge, value))
+    }
 }
 
 /// A piece of work: something whose operands are better known than before.
@@ -68,8 +78,7 @@ struct Solver<'p> {
     bits: &'p PossibleBits,
     uses: Uses,
     columns: Columns,
-    /// Values that go into addresses.
-    bounds: SecondaryMap<Value, bool>,
+    extents: Extents,
     reached: SecondaryMap<Block, bool>,
     taken: SecondaryMap<Block, [bool; 2]>,
     work: Vec<Task>,
@@ -88,7 +97,7 @@ impl<'p> Solver<'p> {
             bits,
             uses: Uses::new(program),
             columns: Columns::default(),
-            bounds: goes_into_addresses(program, cfg, memory),
+            extents: Extents::new(program, cfg, memory.provenances()),
             reached: SecondaryMap::new(),
             taken: SecondaryMap::new(),
             work: Vec::new(),
@@ -130,7 +139,7 @@ impl<'p> Solver<'p> {
     }
 
     fn operand(&self, block: Block, value: Value) -> &Known {
-        self.solution.of(self.solution.refinements.name(block, value))
+        self.solution.operand(block, value)
     }
 
     fn result(&mut self, block: Block, data: &InstData, result: Value) -> Known {
@@ -188,8 +197,8 @@ impl<'p> Solver<'p> {
             Terminator::Branch { cond, width, lhs, rhs, .. } => {
                 let (a, b) = (self.operand(block, lhs), self.operand(block, rhs));
                 let several = |known: &Known| matches!(known, Known::OneOf(set) if set.len() > 1);
-                let bounds = self.bounds[lhs] || self.bounds[rhs];
-                if bounds && (several(a) || several(b)) {
+                let is_bound = self.extents.contains(lhs) || self.extents.contains(rhs);
+                if is_bound && (several(a) || several(b)) {
                     return Decision::OPEN;
                 }
                 Known::decide(cond, width, a, b)
@@ -202,48 +211,11 @@ impl<'p> Solver<'p> {
     fn follow(&mut self, block: Block, edge: usize) {
         let Some(target) = self.program.blocks[block].terminator.targets().nth(edge) else { return };
         for (&param, &arg) in self.program.blocks[target.block].params.iter().zip(&target.args) {
-            let found = self.solution.of(self.solution.refinements.name_on_edge(block, edge, arg)).clone();
+            let found = self.solution.on_edge(block, edge, arg).clone();
             self.raise(param, &found);
         }
         self.reach(target.block);
     }
-}
-
-/// Values that, directly or through arithmetic and parameters, become distances in pointer arithmetic.
-fn goes_into_addresses(program: &Program, cfg: &Cfg, memory: &Memory<'_>) -> SecondaryMap<Value, bool> {
-    use runnel_analysis::Provenance::{Null, Pointer, Scalar, Unknown, Unreached};
-    let mut goes: SecondaryMap<Value, bool> = SecondaryMap::new();
-    let mut work = Vec::new();
-    let insts = cfg.order().iter().flat_map(|&b| &program.blocks[b].insts);
-    for node in insts.map(|&inst| &program.insts[inst]) {
-        if let (InstData::Binary { lhs, rhs, .. }, Some(result)) = (&node.data, node.result)
-            && matches!(memory.provenances().of(result), Pointer(_) | Unknown)
-        {
-            let distance = |v: &&Value| match memory.provenances().of(**v) {
-                Null | Scalar | Unknown | Unreached => true,
-                Pointer(p) => p.nullable,
-            };
-            work.extend([lhs, rhs].iter().filter(|v| distance(v)).map(|v| **v));
-        }
-    }
-    while let Some(value) = work.pop() {
-        if std::mem::replace(&mut goes[value], true) {
-            continue;
-        }
-        match program.values[value] {
-            ValueDef::Inst(inst) => {
-                if let data @ (InstData::Binary { .. } | InstData::Unary { .. }) = &program.insts[inst].data {
-                    data.for_each_arg(|v| work.push(v));
-                }
-            }
-            ValueDef::Param(block, index) => {
-                work.extend(
-                    crate::edit::incoming(program, cfg, block).iter().map(|args| args[index as usize]),
-                );
-            }
-        }
-    }
-    goes
 }
 
 fn rewrite(program: &mut Program, cfg: &Cfg, solution: &Solution) -> bool {
@@ -254,30 +226,23 @@ fn rewrite(program: &mut Program, cfg: &Cfg, solution: &Solution) -> bool {
         for inst in program.blocks[block].insts.clone() {
             changed |= fold_result(program, solution, inst);
             let mut data = program.insts[inst].data.clone();
-            data.map_args(|v| constants.of(program, v, solution.of(solution.refinements.name(block, v))));
+            data.map_args(|v| constants.of(program, v, solution.operand(block, v)));
             program.insts[inst].data = data;
         }
         let mut end = program.blocks[block].terminator.clone();
         for (edge, target) in end.targets_mut().enumerate() {
             for arg in &mut target.args {
-                let name = solution.refinements.name_on_edge(block, edge, *arg);
-                *arg = constants.of(program, *arg, solution.of(name));
+                *arg = constants.of(program, *arg, solution.on_edge(block, edge, *arg));
             }
         }
-        changed |= decided(&end, decision).is_some_and(|target| {
-            end = Terminator::Jump(target);
-            true
-        });
-        match &mut end {
-            Terminator::Branch { lhs, rhs, .. } => {
-                for v in [lhs, rhs] {
-                    *v = constants.of(program, *v, solution.of(solution.refinements.name(block, *v)));
-                }
-            }
-            Terminator::Return(v) => {
-                *v = constants.of(program, *v, solution.of(solution.refinements.name(block, *v)));
-            }
-            Terminator::Jump(_) | Terminator::Deopt(_) => {}
+        let settled = decided(&end, decision);
+        changed |= settled.is_some();
+        end = settled.unwrap_or(end);
+        if let Terminator::Branch { lhs, rhs, .. } = &mut end {
+            *lhs = constants.of(program, *lhs, solution.operand(block, *lhs));
+            *rhs = constants.of(program, *rhs, solution.operand(block, *rhs));
+        } else if let Terminator::Return(v) = &mut end {
+            *v = constants.of(program, *v, solution.operand(block, *v));
         }
         program.blocks[block].terminator = end;
         changed |= constants.place(program);
@@ -285,14 +250,11 @@ fn rewrite(program: &mut Program, cfg: &Cfg, solution: &Solution) -> bool {
     changed
 }
 
-/// The one target that the branch `end` can go to.
-fn decided(end: &Terminator, decision: Decision) -> Option<Target> {
-    match (end, decision.outcome()) {
-        (Terminator::Branch { then, other, .. }, Some(holds)) => {
-            Some(if holds { then } else { other }.clone())
-        }
-        _ => None,
-    }
+/// The jump that a branch with only one outcome becomes.
+fn decided(end: &Terminator, decision: Decision) -> Option<Terminator> {
+    let Terminator::Branch { then, other, .. } = end else { return None };
+    let target = if decision.outcome()? { then } else { other };
+    Some(Terminator::Jump(target.clone()))
 }
 
 /// Turns an instruction whose result is a constant into that constant.
@@ -307,7 +269,7 @@ fn fold_result(program: &mut Program, solution: &Solution, inst: Inst) -> bool {
 /// Constants that one block needs for parameters and refined values, which no instruction there defines.
 struct Constants {
     block: Block,
-    made: Vec<(u64, Value)>,
+    made: Vec<(u64, Inst, Value)>,
 }
 
 impl Constants {
@@ -321,24 +283,19 @@ impl Constants {
         if program.as_const(value) == Some(constant) {
             return value;
         }
-        if let Some(&(_, made)) = self.made.iter().find(|(c, _)| *c == constant) {
+        if let Some(&(_, _, made)) = self.made.iter().find(|(c, ..)| *c == constant) {
             return made;
         }
         let inst = program.new_inst(InstData::Const(constant), None);
         let made = program.insts[inst].result.expect("a constant has a result");
-        self.made.push((constant, made));
+        self.made.push((constant, inst, made));
         made
     }
 
     /// Puts the constants at the block's beginning; says whether there are any.
     fn place(self, program: &mut Program) -> bool {
         let any = !self.made.is_empty();
-        let insts = self.made.iter().filter_map(|&(_, v)| match program.values[v] {
-            ValueDef::Inst(inst) => Some(inst),
-            ValueDef::Param(..) => None,
-        });
-        let insts: Vec<_> = insts.collect();
-        program.blocks[self.block].insts.splice(0..0, insts);
+        program.blocks[self.block].insts.splice(0..0, self.made.into_iter().map(|(_, inst, _)| inst));
         any
     }
 }

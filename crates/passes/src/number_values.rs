@@ -4,7 +4,7 @@
 //! dominator tree is walked with a scoped table from operation and operands to the value that has the result.
 //! Instructions without effects qualify always; loads of packet, slots, constant data and context qualify where the
 //! bytes are [still those](runnel_analysis::Available) that the earlier load read, on every path between the
-//! two. Operations whose operands may be exchanged are found in either order.
+//! two, and no call lies there (see [`Facts::LoadsBetweenCalls`]). Operations whose operands may be exchanged are found in either order.
 //!
 //! Lookups stay, as do loads of table values and live data: others may have changed them in between.
 //!
@@ -23,7 +23,7 @@ pub fn number_values(program: &mut Program) -> bool {
     let cfg = Cfg::new(program);
     let dominators = Dominators::new(program, &cfg);
     let memory = Memory::new(program, &cfg);
-    let available = Available::new(program, &cfg, &memory, Facts::Loads);
+    let available = Available::new(program, &cfg, &memory, Facts::LoadsBetweenCalls);
     let mut numbering = Numbering::default();
     let mut scopes: Vec<(Block, Vec<InstData>)> = Vec::new();
     for &block in dominators.preorder() {

@@ -6,18 +6,19 @@
 //! go to the right of operations whose operands may be exchanged, subtractions of constants become additions, and
 //! constants added to the address of a slot, data object or table value become part of the address.
 //!
-//! Comparisons between values that may be pointers keep their form, and adding constants in one step instead of two
-//! leaves a pointer based on the same value, so what whoever re-checks the program knows of it stays true.
+//! A mask or extension that changes nothing stays where it bounds [an access or a loop](runnel_analysis::Extents), unless
+//! whoever re-checks the program finds the same bound without it. Comparisons between values that may be pointers keep
+//! their form. Adding constants in one step instead of two leaves a pointer based on the same value, so that what was
+//! proved of one still holds for the other.
 //!
-//! Uses: possible bits, definitions of operands. Invalidates: def-use lists.
+//! Uses: possible bits, extents, definitions of operands. Invalidates: def-use lists.
 
 mod rules;
 
-use runnel_analysis::PossibleBits;
 use runnel_ir::cfg::Cfg;
 use runnel_ir::{Block, Cond, Inst, InstData, Program, Terminator, UnaryOp, Value, Width};
 
-use self::rules::{Simpler, Term};
+use self::rules::{Facts, Simpler, Term};
 use crate::edit::Replacements;
 
 /// How many rules may be applied in a row to one instruction: more than any sensible chain needs.
@@ -25,8 +26,8 @@ const MAX_STEPS: usize = 16;
 
 /// Simplifies the arithmetic of `program`; says whether it changed.
 pub fn simplify_algebra(program: &mut Program) -> bool {
+    let facts = Facts::new(program);
     let cfg = Cfg::new(program);
-    let bits = PossibleBits::new(program, &cfg);
     let mut replacements = Replacements::default();
     let mut changed = false;
     for &block in cfg.order() {
@@ -34,7 +35,7 @@ pub fn simplify_algebra(program: &mut Program) -> bool {
         for inst in std::mem::take(&mut program.blocks[block].insts) {
             program.insts[inst].data.map_args(|v| replacements.find(v));
             let mut simplified = Simplified { inst, before: Vec::new(), copy_of: None };
-            changed |= simplified.run(program, &bits);
+            changed |= simplified.run(program, &facts);
             insts.append(&mut simplified.before);
             match (simplified.copy_of, program.insts[inst].result) {
                 (Some(by), Some(result)) => replacements.replace(result, by),
@@ -43,7 +44,7 @@ pub fn simplify_algebra(program: &mut Program) -> bool {
         }
         program.blocks[block].insts = insts;
         program.blocks[block].terminator.map_args(|v| replacements.find(v));
-        changed |= simplify_branch(program, &bits, block);
+        changed |= simplify_branch(program, &facts, block);
     }
     replacements.apply(program);
     changed
@@ -59,10 +60,12 @@ struct Simplified {
 }
 
 impl Simplified {
-    fn run(&mut self, program: &mut Program, bits: &PossibleBits) -> bool {
+    fn run(&mut self, program: &mut Program, facts: &Facts) -> bool {
+        let Some(result) = program.insts[self.inst].result else { return false };
         let mut changed = false;
         for _ in 0..MAX_STEPS {
-            let Some(simpler) = rules::simpler(program, bits, &program.insts[self.inst].data) else { break };
+            let data = &program.insts[self.inst].data;
+            let Some(simpler) = rules::simpler(program, facts, data, result) else { break };
             changed = true;
             match simpler {
                 Simpler::Same(value) => {
@@ -93,7 +96,7 @@ impl Simplified {
 }
 
 /// Simplifies the comparison at the end of a block.
-fn simplify_branch(program: &mut Program, bits: &PossibleBits, block: Block) -> bool {
+fn simplify_branch(program: &mut Program, facts: &Facts, block: Block) -> bool {
     let Terminator::Branch { cond, width, lhs, rhs, then, other } = program.blocks[block].terminator.clone()
     else {
         return false;
@@ -103,7 +106,7 @@ fn simplify_branch(program: &mut Program, bits: &PossibleBits, block: Block) -> 
         program.blocks[block].terminator = Terminator::Jump(if holds { then } else { other });
         return true;
     }
-    let Some((lhs, constant)) = without_swap(program, bits, cond, width, (lhs, rhs)) else { return false };
+    let Some((lhs, constant)) = without_swap(program, facts, cond, width, (lhs, rhs)) else { return false };
     let inst = program.append_inst(block, InstData::Const(constant), None);
     let rhs = program.insts[inst].result.expect("a constant has a result");
     program.blocks[block].terminator = Terminator::Branch { cond, width, lhs, rhs, then, other };
@@ -122,7 +125,7 @@ fn holds_on_equals(cond: Cond) -> Option<bool> {
 /// What to compare with which constant instead of a value with swapped bytes with another constant.
 fn without_swap(
     program: &Program,
-    bits: &PossibleBits,
+    facts: &Facts,
     cond: Cond,
     width: Width,
     (lhs, rhs): (Value, Value),
@@ -135,5 +138,5 @@ fn without_swap(
         UnaryOp::Bswap64 if width == Width::W64 => u64::MAX,
         _ => return None,
     };
-    (constant <= swapped && bits.fits(*arg, swapped)).then(|| (*arg, op.eval(constant)))
+    (constant <= swapped && facts.bits(*arg) & !swapped == 0).then(|| (*arg, op.eval(constant)))
 }

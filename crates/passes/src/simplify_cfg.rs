@@ -1,7 +1,7 @@
 //! Straightens the control flow.
 //!
 //! * Blocks that cannot be reached leave the layout.
-//! * A block that only jumps on is bypassed by those who jump to it.
+//! * A block that only jumps on is bypassed by those who jump to it, unless it saves them a move.
 //! * A block with one way in, whose predecessor has one way out, becomes the end of its predecessor.
 //! * A parameter that gets the same value from everywhere, or itself, or the same constant, is replaced by it (the
 //!   trivial phis of Braun et al., "Simple and Efficient Construction of Static Single Assignment Form", CC 2013).
@@ -83,11 +83,19 @@ fn composed(program: &Program, target: &Target, next: &Target) -> Target {
     Target::with(next.block, next.args.iter().map(given))
 }
 
-/// Where a jump to `target` ends up after the empty blocks behind it; none if there are none, or if they form a ring.
-fn destination(program: &Program, uses: &Uses, target: &Target) -> Option<Target> {
+/// Where a jump to `target` ends up after the empty blocks behind it, as far as `is_worthwhile` says of each; none
+/// if there are none, or if they form a ring.
+fn destination(
+    program: &Program,
+    uses: &Uses,
+    target: &Target,
+    is_worthwhile: impl Fn(&Program, Block, &Target) -> bool,
+) -> Option<Target> {
     let mut passed = vec![target.block];
     let mut at = target.clone();
-    while let Some(next) = passes_on(program, uses, at.block) {
+    while let Some(next) =
+        passes_on(program, uses, at.block).filter(|next| is_worthwhile(program, at.block, next))
+    {
         if passed.contains(&next.block) {
             return None;
         }
@@ -98,13 +106,20 @@ fn destination(program: &Program, uses: &Uses, target: &Target) -> Option<Target
 }
 
 fn bypass_empty_blocks(program: &mut Program) -> bool {
+    let cfg = Cfg::new(program);
+    // What a block hands over that it was not handed itself takes a move: better to share one than to repeat it on
+    // every edge.
+    let is_worthwhile = |program: &Program, block: Block, next: &Target| {
+        let params = &program.blocks[block].params;
+        cfg.preds(block).len() == 1 || next.args.iter().all(|arg| params.contains(arg))
+    };
     // The blocks bypassed keep their ends, and no parameter of theirs gets a use elsewhere: the lists stay right.
     let uses = Uses::new(program);
     let mut changed = false;
     for &block in &program.layout.clone() {
         let mut terminator = program.blocks[block].terminator.clone();
         for target in terminator.targets_mut() {
-            if let Some(destination) = destination(program, &uses, target) {
+            if let Some(destination) = destination(program, &uses, target, is_worthwhile) {
                 *target = destination;
                 changed = true;
             }

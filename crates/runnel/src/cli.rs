@@ -13,8 +13,9 @@ use crate::output::Destination;
 /// Where `run` keeps what must outlive it, unless told otherwise.
 pub const STATE_DIR: &str = "/sys/fs/bpf/runnel";
 
-const EXIT_STATUS: &str =
-    "Exit status: 0 success, 1 failure, 2 wrong usage. Errors go to standard error, with their cause and what to do.";
+const EXIT_STATUS: &str = "Exit status: 0 success, 1 failure, 2 wrong usage. Errors go to standard error, with their cause and what to do.";
+
+const EVERYWHERE: &str = "Options of every command";
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -43,10 +44,10 @@ pub struct Cli {
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct Global {
     /// Tell on standard error what is being done; twice for details
-    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    #[arg(short, long, action = clap::ArgAction::Count, global = true, help_heading = EVERYWHERE)]
     pub verbose: u8,
     /// When to use colours
-    #[arg(long, value_enum, default_value_t, value_name = "WHEN", global = true)]
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN", global = true, help_heading = EVERYWHERE)]
     pub color: ColorWhen,
 }
 
@@ -66,15 +67,29 @@ pub enum ColorWhen {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Attach an XDP program and keep it specialized for what its tables hold
-    #[command(long_about = "Load an object, attach its XDP program to an interface, and keep a version on the hook \
+    #[command(
+        long_about = "Load an object, attach its XDP program to an interface, and keep a version on the hook \
                             that is specialized for what the tables hold, until interrupted. Ctrl-C detaches it. \
-                            If this process is killed, the hook keeps a correct program.")]
+                            If this process is killed, the hook keeps a correct program."
+    )]
     Run(RunArgs),
     /// Show a program's tables, how it uses them, and what could be done with them
-    #[command(long_about = "Show, for each program of an object: its tables, every place where it uses them, \
+    #[command(
+        long_about = "Show, for each program of an object: its tables, every place where it uses them, \
                             whether it may change them and why, and what the specializer could do with them. \
-                            Needs no privilege and no kernel.")]
+                            Needs no privilege and no kernel."
+    )]
     Inspect(InspectArgs),
+    /// Run a trace through a program and through its specialized version: same outcome, and how much faster
+    #[command(
+        long_about = "Specialize a program for the contents of its maps, run every packet of a trace through the \
+                            original and through the specialized version, compare verdicts, bytes, redirections and \
+                            at the end the maps, then time both in the kernel. Attaches nothing to any interface. Any \
+                            difference is a failure."
+    )]
+    Replay(ReplayArgs),
+    /// Run an experiment
+    Bench(BenchArgs),
     /// Print the completion script of a shell
     #[command(long_about = "Print the completion script of a shell on standard output, for example: runnel \
                             completions bash > /etc/bash_completion.d/runnel")]
@@ -199,12 +214,26 @@ pub struct BenchArgs {
     /// Which experiments
     #[arg(value_enum, value_name = "SUITE")]
     pub suite: Suite,
+    /// eBPF object of the network function; by default the one that `make nf` leaves in target/nf
+    #[arg(long, value_name = "OBJ", value_hint = ValueHint::FilePath)]
+    pub object: Option<PathBuf>,
+    /// Packets of each locality, all of which are compared and timed
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = packets)]
+    pub packets: usize,
     /// Directory to draw plots into
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub plot: Option<PathBuf>,
     /// Machine-readable output.
     #[command(flatten)]
     pub json: JsonFile,
+}
+
+/// A number of packets that can be replayed: the kernel's traces end at 2^25.
+fn packets(text: &str) -> Result<usize, String> {
+    match text.replace('_', "").parse() {
+        Ok(n @ 1..=4_000_000) => Ok(n),
+        _ => Err("give a number from 1 to 4000000".into()),
+    }
 }
 
 /// Experiments.

@@ -8,14 +8,15 @@
 //!   do:  give the path of an object file made with `clang -target bpf -c`
 //! ```
 //!
-//! Advice comes from whoever knows what the user asked for; [`From`] adds it for errors of the kernel that mean
-//! the same in every command.
+//! Advice comes from whoever knows what the user asked for; the conversions here add it for errors of the kernel's crate
+//! that mean the same in every command.
 
 use std::error::Error;
 use std::fmt;
 use std::io;
+use std::path::Path;
 
-use runnel_kernel::error::Error as KernelError;
+use runnel_kernel::error::{Error as KernelError, LoadError};
 use runnel_kernel::link::LinkError;
 use runnel_kernel::object::ObjectError;
 
@@ -28,13 +29,14 @@ pub struct Failure {
     what: String,
     because: Option<Box<dyn Error + Send + Sync>>,
     advice: Vec<String>,
+    detail: Option<String>,
     closed_pipe: bool,
 }
 
 impl Failure {
     /// A failure to do something: a clause that begins in lower case, with names in backticks.
     pub fn new(what: impl Into<String>) -> Failure {
-        Failure { what: what.into(), because: None, advice: Vec::new(), closed_pipe: false }
+        Failure { what: what.into(), because: None, advice: Vec::new(), detail: None, closed_pipe: false }
     }
 
     /// With the error that caused it.
@@ -49,6 +51,18 @@ impl Failure {
     pub fn advise(mut self, advice: impl Into<String>) -> Failure {
         self.advice.push(advice.into());
         self
+    }
+
+    /// With a text that is too long to be shown unless asked for.
+    #[must_use]
+    pub fn with_detail(mut self, detail: impl Into<String>) -> Failure {
+        self.detail = Some(detail.into());
+        self
+    }
+
+    /// The text that is shown only when asked for.
+    pub fn detail(&self) -> Option<&str> {
+        self.detail.as_deref()
     }
 
     /// A failure to write to standard output.
@@ -95,8 +109,7 @@ struct Display<'a> {
 
 impl fmt::Display for Display<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (red, bold, plain) =
-            if self.color { ("\x1b[1;31m", "\x1b[1m", "\x1b[0m") } else { ("", "", "") };
+        let (red, bold, plain) = if self.color { ("\x1b[1;31m", "\x1b[1m", "\x1b[0m") } else { ("", "", "") };
         write!(f, "{red}error:{plain} {}", indented(&self.failure.what))?;
         for cause in self.failure.causes() {
             write!(f, "\n  {bold}why:{plain} {}", indented(&cause))?;
@@ -113,51 +126,117 @@ fn indented(text: &str) -> String {
     text.trim_end().replace('\n', "\n       ")
 }
 
-const PRIVILEGES: &str = "run as root, or with CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and CAP_SYS_ADMIN";
+const PRIVILEGES: &str = "run as root, or with CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and CAP_SYS_ADMIN; if that does not help, \
+                          see whether a kernel lockdown forbids it (/sys/kernel/security/lockdown)";
+const NOT_AN_OBJECT: &str = "give an object file made with `clang -O2 -g -target bpf -c`";
 
+/// The messages of the kernel's crate stand alone, cause and advice included; here they are taken apart.
 impl From<KernelError> for Failure {
     fn from(error: KernelError) -> Failure {
-        let advice = advice_for(&error);
-        // The message tells what was being done; what caused it, if anything, is its source.
-        let mut failure = Failure::new(error.to_string());
-        failure.because = cause_of(error);
-        failure.advice.extend(advice);
+        match error {
+            KernelError::Permission { doing, errno } => {
+                Failure::doing(&doing, format!("not permitted ({errno})")).advise(PRIVILEGES)
+            }
+            KernelError::Unsupported { doing, why } => {
+                Failure::doing(&doing, format!("not offered here ({why})"))
+            }
+            KernelError::Kernel { doing, errno } => Failure::doing(&doing, errno.to_string()),
+            KernelError::Usage { doing, problem } => Failure::doing(&doing, problem),
+            KernelError::Io { doing, source } => Failure::doing(&doing, source),
+            KernelError::Load(error) => error.into(),
+            KernelError::Link(error) => error.into(),
+            KernelError::Object(error) => error.into(),
+            other => Failure::new(other.to_string()),
+        }
+    }
+}
+
+impl Failure {
+    /// A failure while doing something. What libbpf said meanwhile is part of the cause.
+    fn doing(doing: &str, because: impl Into<Box<dyn Error + Send + Sync>>) -> Failure {
+        let Some((doing, said)) = doing.split_once("; libbpf says: ") else {
+            return Failure::new(doing).because(because);
+        };
+        Failure::new(doing).because(format!("{}\nlibbpf says: {said}", because.into()))
+    }
+}
+
+impl From<LoadError> for Failure {
+    fn from(error: LoadError) -> Failure {
+        let failure = Failure::new(format!("loading program `{}`", error.program));
+        if error.is_permission() {
+            return failure.because(format!("not permitted ({})", error.errno)).advise(PRIVILEGES);
+        }
+        if error.log.trim().is_empty() {
+            return failure.because(error.errno.to_string());
+        }
         failure
+            .because(format!("the kernel's verifier refuses it: {}", error.reason()))
+            .advise("give `-v` to see all that the verifier said")
+            .with_detail(error.log)
     }
 }
 
-/// The error again as a cause; it repeats the message, so that only what lies behind it is printed.
-fn cause_of(error: KernelError) -> Option<Box<dyn Error + Send + Sync>> {
-    error.source().is_some().then(|| Box::new(error) as _)
+impl From<LinkError> for Failure {
+    fn from(error: LinkError) -> Failure {
+        match error {
+            LinkError::NoSuchInterface { interface } => Failure::new(format!("no network interface {interface} here"))
+                .advise("look for its name with `ip link`; if it is in another network namespace, name that with `--netns`"),
+            LinkError::NoNativeXdp { ifindex } => {
+                Failure::new(format!("interface {ifindex} has no native XDP: its driver does not offer it"))
+                    .advise("use `--mode generic`, which every interface has and which is slower")
+            }
+            LinkError::Busy { ifindex } => {
+                Failure::new(format!("interface {ifindex} has an XDP program already"))
+                    .because("somebody else attached it, or it is attached in another mode")
+                    .advise("see which it is with `ip link show` or `bpftool net`, and detach it first")
+            }
+            other => Failure::new(other.to_string()),
+        }
+    }
 }
 
-fn advice_for(error: &KernelError) -> Option<String> {
-    if error.is_permission() {
-        return Some(PRIVILEGES.into());
+impl From<ObjectError> for Failure {
+    fn from(error: ObjectError) -> Failure {
+        let reading = |path: &Path| format!("cannot read the object `{}`", path.display());
+        match error {
+            ObjectError::NotFound { path } => {
+                Failure::new(reading(&path)).because("no such file").advise(NOT_AN_OBJECT)
+            }
+            ObjectError::Unreadable { path, source } => {
+                Failure::new(reading(&path)).because(source).advise(NOT_AN_OBJECT)
+            }
+            ObjectError::NotElf { path } => {
+                Failure::new(reading(&path)).because("it is not an ELF file").advise(NOT_AN_OBJECT)
+            }
+            ObjectError::NotBpf { path, why } => {
+                Failure::new(reading(&path)).because(format!("it is not a BPF object: {why}")).advise(NOT_AN_OBJECT)
+            }
+            ObjectError::NoSuchProgram { path, wanted, there } => no_such_program(&path, &wanted, &there),
+            wrong @ ObjectError::WrongType { .. } => Failure::new(wrong.to_string()).advise(
+                "name an XDP program with `--prog`; `runnel inspect` shows the programs of an object with their types",
+            ),
+            ObjectError::Libbpf { path, doing, errno, messages } => {
+                let said = if messages.trim().is_empty() { String::new() } else { format!("\nlibbpf says: {messages}") };
+                Failure::new(format!("{doing} the object `{}`", path.display())).because(format!("{errno}{said}"))
+            }
+            other => Failure::new(other.to_string()),
+        }
     }
-    let advice = match error {
-        KernelError::Object(ObjectError::NotFound { .. }) => {
-            "give the path of an eBPF object, such as `make nf` leaves in target/nf"
-        }
-        KernelError::Object(ObjectError::NotElf { .. } | ObjectError::NotBpf { .. }) => {
-            "give an object file made with `clang -O2 -g -target bpf -c`"
-        }
-        KernelError::Object(ObjectError::NoSuchProgram { .. }) => "name one of them with `--prog`",
-        KernelError::Object(ObjectError::WrongType { .. }) => {
-            "name an XDP program with `--prog`; `runnel inspect` lists the programs of an object with their types"
-        }
-        KernelError::Link(LinkError::NoSuchInterface { .. }) => {
-            "look for its name with `ip link`; if it is in another network namespace, name that with `--netns`"
-        }
-        KernelError::Link(LinkError::NoNativeXdp { .. }) => {
-            "use `--mode generic`, which every interface has and which is slower"
-        }
-        KernelError::Link(LinkError::Busy { .. }) => {
-            "see what is attached with `ip link show` and `bpftool net`, and detach it first"
-        }
-        _ => return None,
-    };
-    Some(advice.into())
+}
+
+/// What is said of a name that no program of an object has.
+pub(crate) fn no_such_program(object: &Path, wanted: &str, there: &[String]) -> Failure {
+    let failure = Failure::new(format!("the object `{}` has no program `{wanted}`", object.display()));
+    if there.is_empty() {
+        return failure.advise("it has none at all: mark the entry function with SEC(\"xdp\")");
+    }
+    failure.advise(format!("name one of those that it has with `--prog`: `{}`", there.join("`, `")))
+}
+
+/// What is said of a file that cannot be read as an object.
+pub(crate) fn unreadable_object(object: &Path, error: io::Error) -> Failure {
+    ObjectError::Unreadable { path: object.to_owned(), source: error }.into()
 }
 
 #[cfg(test)]
@@ -181,7 +260,8 @@ mod tests {
         struct Outer {
             source: io::Error,
         }
-        let failure = Failure::new("cannot go on").because(Outer { source: io::Error::from_raw_os_error(13) });
+        let failure =
+            Failure::new("cannot go on").because(Outer { source: io::Error::from_raw_os_error(13) });
         assert_eq!(
             failure.to_string(),
             "error: cannot go on\n  why: reading it: Permission denied (os error 13)"
@@ -192,6 +272,16 @@ mod tests {
     fn lines_of_a_cause_stand_under_one_another() {
         let failure = Failure::new("refused").because("first\nsecond");
         assert_eq!(failure.to_string(), "error: refused\n  why: first\n       second");
+    }
+
+    #[test]
+    fn what_libbpf_said_is_a_cause() {
+        let doing = "r.o: loading it; libbpf says: libbpf: no".to_owned();
+        let failure = Failure::from(KernelError::Unsupported { doing, why: "ENOSYS".into() });
+        assert_eq!(
+            failure.to_string(),
+            "error: r.o: loading it\n  why: not offered here (ENOSYS)\n       libbpf says: libbpf: no"
+        );
     }
 
     #[test]

@@ -27,8 +27,11 @@ fn main() -> ExitCode {
         Err(failure) => {
             let mut stderr = io::stderr().lock();
             let color = wants_color(cli.global.color, &stderr);
-            // Nobody is left to be told if this fails.
+            // Nobody is left to be told if these fail.
             let _ = writeln!(stderr, "{}", failure.display(color));
+            if let Some(detail) = failure.detail().filter(|_| cli.global.verbose > 0) {
+                let _ = writeln!(stderr, "{}", detail.trim_end());
+            }
             ExitCode::FAILURE
         }
     }

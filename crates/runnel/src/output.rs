@@ -137,7 +137,10 @@ pub fn print(text: impl fmt::Display) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The file cannot be made or written.
-pub fn write_file(path: &std::path::Path, body: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+pub fn write_file(
+    path: &std::path::Path,
+    body: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), Failure> {
     let write = || {
         let mut out = BufWriter::new(File::create(path)?);
         body(&mut out)?;
@@ -285,7 +288,8 @@ mod tests {
 
     #[test]
     fn columns_line_up_and_lines_end_without_blanks() {
-        let mut table = TextTable::new([("name", Align::Left), ("entries", Align::Right), ("why", Align::Left)]);
+        let mut table =
+            TextTable::new([("name", Align::Left), ("entries", Align::Right), ("why", Align::Left)]);
         table.row(["routes", "2592", "read-only"]);
         table.row(["tx", "8"]);
         let expected = "name    entries  why\nroutes     2592  read-only\ntx            8";

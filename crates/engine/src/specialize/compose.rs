@@ -132,9 +132,9 @@ fn scaled_by(program: &Program, value: Value, stride: u32) -> Option<Value> {
     }
 }
 
-/// Replaces the lookup.
-pub fn apply(program: &mut Program, site: &Site, composed: Composed) {
-    let rest = probe::split(program, site);
+/// Replaces the lookup; gives the value that stands for its result now.
+pub fn apply(program: &mut Program, site: &Site, composed: Composed) -> Value {
+    let (rest, result) = probe::split(program, site);
     let name = format!("{}.joined{}", program.tables[site.table].name, site.inst);
     let misses = composed.rows.is_empty();
     let data = (!misses).then(|| {
@@ -145,7 +145,7 @@ pub fn apply(program: &mut Program, site: &Site, composed: Composed) {
     let Some(data) = data else {
         let zero = b.iconst(0);
         b.jump(Target::with(rest, [zero]));
-        return;
+        return result;
     };
     let base = b.data_addr(data, 0);
     let shift = u64::from(composed.stride.trailing_zeros());
@@ -160,4 +160,5 @@ pub fn apply(program: &mut Program, site: &Site, composed: Composed) {
             b.branch(Cond::Eq, Width::W64, present, zero, miss, hit);
         }
     }
+    result
 }

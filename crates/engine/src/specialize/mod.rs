@@ -5,7 +5,8 @@
 //! 1. `guard` puts one check in front of everything: is the epoch still the one that the contents belong to? If it is
 //!    not, the original runs.
 //! 2. Each lookup in a table whose contents are known is replaced, one after the other in program order, with a
-//!    clean-up in between, so that what one lookup makes constant is seen by the next. A lookup whose key consists of
+//!    clean-up before each whose key depends on an earlier one (`slice`), so that what that one makes constant is
+//!    seen. A lookup whose key consists of
 //!    fields of a row found before is answered beforehand, for every row (`compose`); any other gets the probe
 //!    of the representation that `runnel-tables` chooses (`probe`).
 //! 3. Where the program may have read an original table between the guard and a specialized lookup, the guard is
@@ -19,8 +20,9 @@ mod compose;
 mod guard;
 mod probe;
 mod recheck;
+mod slice;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use runnel_analysis::{TableAccesses, WriteReason};
 use runnel_ir::{Block, Data, DataKind, Inst, InstData, Key, Program, SecondaryMap, Table, TableKind, Value};
@@ -39,7 +41,7 @@ pub enum TableState {
 
 /// What to specialize for.
 pub struct Request<'a> {
-    /// The program, as lifted.
+    /// The program, lifted and cleaned up.
     pub program: &'a Program,
     /// What is known of each table; a table without state stays as it is.
     pub tables: &'a SecondaryMap<Table, Option<TableState>>,
@@ -154,12 +156,17 @@ pub fn specialize(request: &Request<'_>) -> Result<Specialized, SpecializeError>
     let mut work = Work::new(request);
     for _ in 0..MAX_SITES {
         let Some(site) = work.next_site() else { break };
+        // What an earlier lookup has become matters to this one: let constants and rows come through first.
+        if slice::reaches(&work.program, site.key.iter().map(|part| part.value), &work.fresh) {
+            work.clean_up();
+            continue;
+        }
         work.site(&site)?;
-        clean_up(&mut work.program);
     }
     while let Some(site) = work.next_site() {
         work.leave(&site);
     }
+    work.clean_up();
     Ok(work.finish())
 }
 
@@ -188,12 +195,13 @@ struct Work<'a> {
     rows: HashMap<Table, Data>,
     objects: Vec<(Table, Representation, Vec<Data>)>,
     depends: Vec<Table>,
+    /// Results of lookups replaced since the last clean-up.
+    fresh: HashSet<Value>,
 }
 
 impl<'a> Work<'a> {
     fn new(request: &'a Request<'a>) -> Work<'a> {
         let mut program = request.program.clone();
-        clean_up(&mut program);
         let accesses = TableAccesses::new(&program);
         let mut reports: SecondaryMap<Table, Option<TableReport>> = SecondaryMap::new();
         let mut table_of = Vec::new();
@@ -224,7 +232,13 @@ impl<'a> Work<'a> {
             rows: HashMap::new(),
             objects: Vec::new(),
             depends: Vec::new(),
+            fresh: HashSet::new(),
         }
+    }
+
+    fn clean_up(&mut self) {
+        clean_up(&mut self.program);
+        self.fresh.clear();
     }
 
     fn contents(&self, table: Table) -> Option<&'a Contents> {
@@ -260,7 +274,7 @@ impl<'a> Work<'a> {
         // Behind a recheck the result may be the original's: fields of it are not rows.
         if !rechecked && let Some(composed) = compose::plan(&self.program, &site.key, contents, self.request.budget) {
             let form = composed.describe();
-            compose::apply(&mut self.program, site, composed);
+            self.fresh.insert(compose::apply(&mut self.program, site, composed));
             self.replaced(site, "precomputed".into(), form, None, false);
             return Ok(());
         }
@@ -280,7 +294,7 @@ impl<'a> Work<'a> {
         let objects = self.objects(site.table, &representation);
         let standby = rechecked.then(|| self.stand_in(site.table));
         let plan = probe::Probe { representation: &representation, objects: &objects, rows: &choice.rows, data: rows };
-        probe::apply(&mut self.program, &self.guard, site, &plan, standby);
+        self.fresh.insert(probe::apply(&mut self.program, &self.guard, site, &plan, standby));
         let name = representation.name().to_string();
         self.replaced(site, name, why, Some(choice.ns), rechecked);
         Ok(())

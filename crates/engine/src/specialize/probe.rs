@@ -25,8 +25,15 @@ pub struct Probe<'a> {
 }
 
 /// Replaces `site`. With a stand-in table, the guard is checked first, and where it fails the stand-in is looked up.
-pub fn apply(program: &mut Program, guard: &Guard, site: &Site, probe: &Probe<'_>, standby: Option<Table>) {
-    let rest = split(program, site);
+/// Gives the value that stands for the lookup's result now.
+pub fn apply(
+    program: &mut Program,
+    guard: &Guard,
+    site: &Site,
+    probe: &Probe<'_>,
+    standby: Option<Table>,
+) -> Value {
+    let (rest, result) = split(program, site);
     let mut start = site.block;
     if let Some(table) = standby {
         let (fresh, stale) = (push_block(program), push_block(program));
@@ -51,6 +58,7 @@ pub fn apply(program: &mut Program, guard: &Guard, site: &Site, probe: &Probe<'_
     }
     let address = row_address(&mut b, probe, row);
     b.jump(Target::with(rest, [address]));
+    result
 }
 
 fn emit(program: &mut Program, probe: &Probe<'_>, start: Block, key: &Key, done: Block) {
@@ -78,8 +86,8 @@ pub fn push_block(program: &mut Program) -> Block {
 }
 
 /// Takes the lookup out and cuts its block there: the block keeps what stood before, without a terminator; the new
-/// block has what stood behind, and as its parameter the lookup's result.
-pub fn split(program: &mut Program, site: &Site) -> Block {
+/// block has what stood behind, and as its parameter, which is given too, the lookup's result.
+pub fn split(program: &mut Program, site: &Site) -> (Block, Value) {
     let rest = push_block(program);
     let result = program.append_param(rest);
     let tail = program.blocks[site.block].insts.split_off(site.index + 1);
@@ -88,5 +96,5 @@ pub fn split(program: &mut Program, site: &Site) -> Block {
     let end = std::mem::replace(&mut program.blocks[site.block].terminator, Terminator::Jump(Target::to(rest)));
     program.blocks[rest].terminator = end;
     program.map_values(|v| if v == site.result { result } else { v });
-    rest
+    (rest, result)
 }

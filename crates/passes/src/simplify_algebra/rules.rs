@@ -1,6 +1,7 @@
 //! The laws, each for one shape of instruction. None makes an instruction more costly.
 
-use runnel_analysis::PossibleBits;
+use runnel_analysis::{Extents, Knowledge, PossibleBits, Provenances};
+use runnel_ir::cfg::Cfg;
 use runnel_ir::{BinaryOp, InstData, Program, UnaryOp, Value, Width};
 
 /// An operand: one that is there, or a constant to be made.
@@ -22,10 +23,34 @@ pub(super) enum Simpler {
 
 const LOW_32: u64 = u32::MAX as u64;
 
-/// What `data` may be replaced by, by the first law that applies.
-pub(super) fn simpler(program: &Program, bits: &PossibleBits, data: &InstData) -> Option<Simpler> {
-    let rules = Rules { program, bits };
+/// What the laws need to know of the program, computed before any is applied: none changes what a value is.
+pub(super) struct Facts {
+    bits: PossibleBits,
+    verifiable: PossibleBits,
+    extents: Extents,
+}
+
+impl Facts {
+    pub(super) fn new(program: &Program) -> Facts {
+        let cfg = Cfg::new(program);
+        Facts {
+            bits: PossibleBits::new(program, &cfg, Knowledge::True),
+            verifiable: PossibleBits::new(program, &cfg, Knowledge::Verifiable),
+            extents: Extents::new(program, &cfg, &Provenances::new(program, &cfg)),
+        }
+    }
+
+    /// The bits of `value` that can be 1.
+    pub(super) fn bits(&self, value: Value) -> u64 {
+        self.bits.of(value)
+    }
+}
+
+/// What an instruction may be replaced by, by the first law that applies.
+pub(super) fn simpler(program: &Program, facts: &Facts, data: &InstData, result: Value) -> Option<Simpler> {
+    let rules = Rules { program, facts, result };
     match *data {
+        InstData::Binary { .. } | InstData::Unary { .. } if facts.bits(result) == 0 => constant(0),
         InstData::Binary { op, width, lhs, rhs } => rules.binary(op, width, lhs, rhs),
         InstData::Unary { op, arg } => rules.unary(op, arg),
         _ => None,
@@ -34,7 +59,9 @@ pub(super) fn simpler(program: &Program, bits: &PossibleBits, data: &InstData) -
 
 struct Rules<'p> {
     program: &'p Program,
-    bits: &'p PossibleBits,
+    facts: &'p Facts,
+    /// The value that the instruction defines.
+    result: Value,
 }
 
 fn constant(value: u64) -> Option<Simpler> {
@@ -55,9 +82,20 @@ fn log2(value: u64) -> Option<u64> {
 }
 
 impl Rules<'_> {
+    /// The bits of `value` that can be 1, for cutting off others: if the result bounds an access or a loop, whoever
+    /// re-checks the program must find the bound too.
+    fn bits(&self, value: Value) -> u64 {
+        let facts = self.facts;
+        if facts.extents.contains(self.result) { facts.verifiable.of(value) } else { facts.bits.of(value) }
+    }
+
+    fn fits(&self, value: Value, mask: u64) -> bool {
+        self.bits(value) & !mask == 0
+    }
+
     /// `value` cut to the width.
     fn copy(&self, width: Width, value: Value) -> Option<Simpler> {
-        if width == Width::W64 || self.bits.fits(value, LOW_32) {
+        if width == Width::W64 || self.fits(value, LOW_32) {
             Some(Simpler::Same(value))
         } else {
             unary(UnaryOp::Zext32, value)
@@ -105,7 +143,7 @@ impl Rules<'_> {
                 0,
             ) => self.copy(width, lhs),
             (BinaryOp::Sub, c) => with(BinaryOp::Add, width, lhs, width.truncate(c.wrapping_neg())),
-            (BinaryOp::And, c) if width.truncate(self.bits.of(lhs)) & !c == 0 => self.copy(width, lhs),
+            (BinaryOp::And, c) if width.truncate(self.bits(lhs)) & !c == 0 => self.copy(width, lhs),
             (BinaryOp::Mul, c) => with(BinaryOp::Shl, width, lhs, log2(c)?),
             (BinaryOp::Udiv, c) => with(BinaryOp::Lshr, width, lhs, log2(c)?),
             (BinaryOp::Urem, c) if c.is_power_of_two() => with(BinaryOp::And, width, lhs, c - 1),
@@ -118,7 +156,7 @@ impl Rules<'_> {
     fn address(&self, base: Value, distance: i64) -> Option<Simpler> {
         let moved = |offset: u32, size: usize| {
             let sum = u32::try_from(i64::from(offset).checked_add(distance)?).ok()?;
-            (sum as usize <= size).then_some(sum)
+            ((sum as usize) < size).then_some(sum)
         };
         let data = match *self.program.def(base)? {
             InstData::SlotAddr { slot, offset } => {
@@ -192,7 +230,7 @@ impl Rules<'_> {
             UnaryOp::Sext16 => (0xffff, 0x7fff),
             UnaryOp::Sext32 => (LOW_32, LOW_32 >> 1),
         };
-        if self.bits.fits(arg, kept) && kept != 0 {
+        if self.fits(arg, kept) && kept != 0 {
             return Some(Simpler::Same(arg));
         }
         match *self.program.def(arg)? {

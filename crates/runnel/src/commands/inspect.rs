@@ -10,10 +10,11 @@ mod text;
 use std::path::Path;
 
 use runnel_bpf::maps_json::MapContents;
-use runnel_bpf::object::{Object, Program};
+use runnel_bpf::object::{Object, ObjectError, Program};
 
+use super::contents;
 use crate::cli::InspectArgs;
-use crate::failure::{Failure, Result};
+use crate::failure::{self, Failure, Result};
 use crate::output::Output;
 
 /// Shows the programs of an object.
@@ -36,39 +37,42 @@ pub fn execute(args: &InspectArgs, output: &Output) -> Result<()> {
 }
 
 fn read_object(path: &Path) -> Result<Object> {
-    let failure = |why: Box<dyn std::error::Error + Send + Sync>| {
-        Failure::new(format!("cannot read the object `{}`", path.display())).because(why)
-    };
-    let advice = "give an object file made with `clang -O2 -g -target bpf -c`";
-    let bytes = std::fs::read(path).map_err(|e| failure(e.into()).advise(advice))?;
-    Object::parse(&bytes).map_err(|e| failure(e.into()))
+    let bytes = std::fs::read(path).map_err(|e| failure::unreadable_object(path, e))?;
+    Object::parse(&bytes).map_err(|error| {
+        let failure = Failure::new(format!("cannot read the object `{}`", path.display()));
+        let advice = match &error {
+            ObjectError::Truncated { .. } | ObjectError::Malformed { .. } | ObjectError::Btf(_) => {
+                Some("make it again: it was not written to its end, or has been damaged since")
+            }
+            // The others say themselves what to give instead.
+            _ => None,
+        };
+        let failure = failure.because(error);
+        match advice {
+            Some(advice) => failure.advise(advice),
+            None => failure,
+        }
+    })
 }
 
 fn read_contents(path: &Path, object: &Object) -> Result<MapContents> {
-    let failure = |why: Box<dyn std::error::Error + Send + Sync>| {
-        Failure::new(format!("cannot read the contents of the maps in `{}`", path.display()))
-            .because(why)
-            .advise("give what `bpftool -j map dump` prints, one array under each map's name: {\"routes\": […], …}")
-    };
-    let bytes = std::fs::read(path).map_err(|e| failure(e.into()))?;
-    let contents = MapContents::parse(&bytes).map_err(|e| failure(e.into()))?;
+    let contents = contents::read(path)?;
     let specs: Vec<_> = object.maps.iter().map(|map| map.spec.clone()).collect();
-    contents.check(&specs).map_err(|e| failure(e.into()))?;
+    contents.check(&specs).map_err(|e| contents::unusable(path).because(e))?;
     Ok(contents)
 }
 
 /// The program that was asked for, or all of them.
 fn chosen<'a>(args: &InspectArgs, object: &'a Object) -> Result<Vec<&'a Program>> {
-    let path = args.object.display();
-    if object.programs.is_empty() {
-        return Err(Failure::new(format!("the object `{path}` has no programs"))
-            .advise("mark the entry function with SEC(\"xdp\")"));
-    }
-    let Some(wanted) = &args.prog else { return Ok(object.programs.iter().collect()) };
-    let found = object.program(wanted).ok_or_else(|| {
-        let names: Vec<String> = object.programs.iter().map(|p| format!("`{}`", p.name)).collect();
-        Failure::new(format!("the object `{path}` has no program `{wanted}`"))
-            .advise(format!("name one of those it has with `--prog`: {}", names.join(", ")))
-    })?;
+    let path = &args.object;
+    let Some(wanted) = &args.prog else {
+        if object.programs.is_empty() {
+            return Err(Failure::new(format!("the object `{}` has no programs", path.display()))
+                .advise("mark the entry function with SEC(\"xdp\")"));
+        }
+        return Ok(object.programs.iter().collect());
+    };
+    let names = || object.programs.iter().map(|p| p.name.clone()).collect::<Vec<_>>();
+    let found = object.program(wanted).ok_or_else(|| failure::no_such_program(path, wanted, &names()))?;
     Ok(vec![found])
 }

@@ -3,9 +3,13 @@
 //! Each reads its input, has the libraries do the work, and tells what came out. What a program means or a kernel does
 //! is not known here.
 
+pub mod bench;
 pub mod completions;
+pub mod contents;
 pub mod inspect;
 pub mod man;
+pub mod replay;
+pub mod results;
 pub mod run;
 
 use crate::cli::{Cli, Command};
@@ -20,6 +24,8 @@ pub fn execute(cli: &Cli) -> Result<()> {
     match &cli.command {
         Command::Run(args) => run::execute(args, &Output::new(cli.global, args.json.destination())),
         Command::Inspect(args) => inspect::execute(args, &Output::new(cli.global, args.json.destination())),
+        Command::Replay(args) => replay::execute(args, &Output::new(cli.global, args.json.json.clone())),
+        Command::Bench(args) => bench::execute(args, &Output::new(cli.global, args.json.json.clone())),
         Command::Completions(args) => completions::execute(args),
         Command::Man(args) => man::execute(args),
     }

@@ -73,6 +73,16 @@ pub struct Check<'a> {
     report: Report,
 }
 
+/// A comparison that has ended.
+pub struct Finished {
+    /// What it found.
+    pub report: Report,
+    /// The interpreter of the lifted original, with all that it counted, if it ran to the end.
+    pub original: Option<Reference>,
+    /// That of the specialized IR.
+    pub specialized: Option<Reference>,
+}
+
 /// The interpreter beside one of the programs, or why there is none (any more).
 enum Third {
     Runs(Box<Reference>),
@@ -166,12 +176,11 @@ impl<'a> Check<'a> {
         Ok(agreed)
     }
 
-    /// Compares the maps, and ends the comparison. Gives the interpreter of the lifted original back, with all that it
-    /// counted, if it ran.
+    /// Compares the maps, and ends the comparison.
     ///
     /// # Errors
     /// The maps cannot be read.
-    pub fn finish(self) -> Result<(Report, Option<Reference>), CheckError> {
+    pub fn finish(self) -> Result<Finished, CheckError> {
         let mut report = self.report;
         let [original, optimized] = self.instances;
         let (left, right) = (original.snapshot()?, optimized.snapshot()?);
@@ -182,11 +191,7 @@ impl<'a> Check<'a> {
             report.interpreted_maps = tables_that_differ(reference, &names, &left);
         }
         report.interpreted = [first.outcome(report.packets), second.outcome(report.packets)];
-        let reference = match first {
-            Third::Runs(reference) => Some(*reference),
-            Third::Absent(_) => None,
-        };
-        Ok((report, reference))
+        Ok(Finished { report, original: first.reference(), specialized: second.reference() })
     }
 
     /// What helpers give for a packet: different from one packet to the next, the same whenever it is asked for.
@@ -238,6 +243,13 @@ impl Third {
             && *reference.packet() == *kernel.packet
             && report::same_destination(destination, kernel.destination);
         if agree { None } else { Some(Seen::interpreted(verdict, reference.packet(), destination)) }
+    }
+
+    fn reference(self) -> Option<Reference> {
+        match self {
+            Third::Runs(reference) => Some(*reference),
+            Third::Absent(_) => None,
+        }
     }
 
     fn outcome(&self, packets: u64) -> Interpreted {

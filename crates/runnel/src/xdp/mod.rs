@@ -10,4 +10,5 @@ pub mod reach;
 pub mod reference;
 pub mod session;
 pub mod snapshot;
+pub mod trial;
 pub mod version;

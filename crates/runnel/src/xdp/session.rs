@@ -26,6 +26,7 @@ use runnel_engine::controller::{Installed, Snapshot, Target};
 use runnel_engine::specialize::{Specialized, TableState};
 use runnel_ir::{EntityRef, Program as Ir, SecondaryMap, Table, TableData, TableKind};
 use runnel_kernel::error::Error as KernelError;
+use runnel_passes::clean_up;
 use runnel_kernel::link::{Mode, XdpLink};
 use runnel_kernel::map::Map;
 use runnel_kernel::object::{LoadedObject, LoadedProgram, Object};
@@ -181,7 +182,9 @@ impl Session {
         object.select(&[&name])?;
         let loaded = object.load()?;
         let original = loaded.program(&name)?;
-        let ir = lift(&original.spec).map_err(|source| SessionError::Lift { program: name.clone(), source })?;
+        let mut ir =
+            lift(&original.spec).map_err(|source| SessionError::Lift { program: name.clone(), source })?;
+        clean_up(&mut ir);
         fill(&loaded)?;
 
         let (dir, lock) = claim(setup)?;
@@ -427,7 +430,8 @@ impl Target for Session {
         let mut tables: SecondaryMap<Table, Option<TableState>> = SecondaryMap::new();
         let spec = &self.loaded.program(&self.name)?.spec;
         let maps = self.loaded.maps_of(spec)?;
-        // Who holds a map is asked before the epoch is read: a program loaded later moves the epoch.
+        // The epoch is read before anybody asks who holds a map: a program loaded by another process moves it, at
+        // the load's beginning and again at its end.
         let epoch = self.watcher.epoch(SLOT)?;
         let mut known = Vec::new();
         for (index, map) in maps.iter().enumerate() {

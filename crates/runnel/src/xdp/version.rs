@@ -9,6 +9,7 @@ use runnel_bpf::lift::{LiftError, lift};
 use runnel_bpf::spec::MapSpec;
 use runnel_engine::specialize::{Request, SpecializeError, Specialized, TableState, specialize};
 use runnel_ir::{EntityRef, Program as Ir, SecondaryMap, Table, TableData};
+use runnel_passes::clean_up;
 use runnel_kernel::error::Error as KernelError;
 use runnel_kernel::map::{Map, Mapping};
 use runnel_kernel::netns::ParkedVeth;
@@ -54,9 +55,11 @@ type Result<T> = std::result::Result<T, VersionError>;
 pub struct Plan {
     /// The original, lifted.
     pub ir: Ir,
+    /// The same cleaned up, as the specializer takes it.
+    clean: Ir,
     /// What is known of each table.
     pub tables: SecondaryMap<Table, Option<TableState>>,
-    /// Time to lift the program.
+    /// Time to lift the program and to clean it up, which is done once.
     pub lift: Duration,
     /// Time to read the tables.
     pub read: Duration,
@@ -70,6 +73,8 @@ impl Plan {
     pub fn new(instance: &Instance) -> Result<Plan> {
         let started = Instant::now();
         let ir = lift(&instance.original()?.spec)?;
+        let mut clean = ir.clone();
+        clean_up(&mut clean);
         let lift = started.elapsed();
         let started = Instant::now();
         let mut tables: SecondaryMap<Table, Option<TableState>> = SecondaryMap::new();
@@ -77,7 +82,7 @@ impl Plan {
             let table = Table::new(index);
             tables[table] = Some(state(&ir.tables[table], map)?);
         }
-        Ok(Plan { ir, tables, lift, read: started.elapsed() })
+        Ok(Plan { ir, clean, tables, lift, read: started.elapsed() })
     }
 
     /// Specializes the program for the tables.
@@ -87,7 +92,7 @@ impl Plan {
     pub fn specialize(&self) -> Result<(Specialized, Duration)> {
         let started = Instant::now();
         let request =
-            Request { program: &self.ir, tables: &self.tables, epoch: EPOCH, budget: Budget::default() };
+            Request { program: &self.clean, tables: &self.tables, epoch: EPOCH, budget: Budget::default() };
         let specialized = specialize(&request)?;
         Ok((specialized, started.elapsed()))
     }

@@ -8,9 +8,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use router_ctl::Tables;
-use runnel::xdp::check::{Check, Report, Subject, ThirdParty};
+use runnel::xdp::check::{Check, Finished, Subject, ThirdParty};
 use runnel::xdp::maps::{Instance, Source, StandIn};
-use runnel::xdp::reference::Reference;
 use runnel::xdp::version::{Plan, Version};
 use runnel_bpf::insn::Insn;
 use runnel_bpf::maps_json::{Entry, MapContents, Value};
@@ -92,7 +91,7 @@ impl Pair {
         version: &Version,
         edit: impl FnOnce(&mut Vec<Insn>),
         packets: &[Vec<u8>],
-    ) -> (Report, Option<Reference>) {
+    ) -> Finished {
         let original = Subject::original(&self.a).unwrap_or_else(|e| panic!("{e}"));
         let optimized = Subject::version_edited(&self.b, version, edit).unwrap_or_else(|e| panic!("{e}"));
         let third = ThirdParty { original: &self.plan.ir, version: Some(version) };

@@ -28,7 +28,9 @@ pub fn of(spec: &MapSpec, ir: &Ir, table: Table, access: &TableAccess) -> String
         text.push_str("; only once it is frozen, since user space may write to its memory");
     }
     if data.kind == TableKind::Exact {
-        text.push_str("; where the key is taken from an entry of another table, the lookup is answered beforehand");
+        text.push_str(
+            "; where the key is taken from an entry of another table, the lookup is answered beforehand",
+        );
     }
     text
 }

@@ -3,13 +3,15 @@
 //! The program is lifted and cleaned up just as it is before it is specialized, so that what is said of its accesses is
 //! what the specializer goes by.
 
-use runnel_analysis::{EscapeKind, LookupSite, PointerUses, Site, TableAccess, TableAccesses, Use, Verdict, WriteReason};
+use runnel_analysis::{
+    EscapeKind, LookupSite, PointerUses, Site, TableAccess, TableAccesses, Use, Verdict, WriteReason,
+};
 use runnel_bpf::btf::{self, TypeId};
 use runnel_bpf::lift::{LiftError, lift};
 use runnel_bpf::maps_json::MapContents;
 use runnel_bpf::object::{MapDef, Object, Program};
 use runnel_bpf::spec::ProgramSpec;
-use runnel_ir::{EntityRef, Inst, Program as Ir, Table};
+use runnel_ir::{EntityRef, Inst, InstData, Program as Ir, Table};
 use runnel_kernel::object::program_type_name;
 use runnel_passes::clean_up;
 use serde::Serialize;
@@ -121,6 +123,8 @@ pub struct TableRow {
 pub struct SiteRow {
     /// `lookup`, `address`, `call`, `update` or `delete`.
     pub access: &'static str,
+    /// For calls, the helper that the table is handed to.
+    pub helper: Option<String>,
     /// Where.
     pub at: Option<Place>,
     /// What is read of the value found.
@@ -172,7 +176,8 @@ pub fn of(object: &Object, program: &Program, contents: Option<&MapContents>) ->
     };
     match &program.spec {
         Err(refusal) => {
-            row.kind = program_type_name(runnel_bpf::object::hook::hook_of_section(&program.section).prog_type);
+            row.kind =
+                program_type_name(runnel_bpf::object::hook::hook_of_section(&program.section).prog_type);
             row.refused = Some(Refused { reason: refusal.to_string(), at: None });
         }
         Ok(spec) => {
@@ -182,10 +187,11 @@ pub fn of(object: &Object, program: &Program, contents: Option<&MapContents>) ->
             match lift(spec) {
                 Ok(ir) => {
                     row.lifts = true;
-                    facts.describe(&mut row, spec, ir, contents);
+                    facts.describe(&mut row, spec, &ir, contents);
                 }
                 Err(LiftError { pc, reason }) => {
-                    row.refused = Some(Refused { reason: reason.to_string(), at: facts.place(Some(pc as u32)) });
+                    row.refused =
+                        Some(Refused { reason: reason.to_string(), at: facts.place(Some(pc as u32)) });
                 }
             }
         }
@@ -225,7 +231,7 @@ struct Facts<'a> {
 }
 
 impl Facts<'_> {
-    fn describe(&self, row: &mut ProgramRow, spec: &ProgramSpec, ir: Ir, contents: Option<&MapContents>) {
+    fn describe(&self, row: &mut ProgramRow, spec: &ProgramSpec, ir: &Ir, contents: Option<&MapContents>) {
         let mut clean = ir.clone();
         clean_up(&mut clean);
         let accesses = TableAccesses::new(&clean);
@@ -241,7 +247,7 @@ impl Facts<'_> {
         }
         if let Some(contents) = contents {
             let place = |origin| self.place(origin);
-            outlook::specialize(&ir, spec, contents, &mut row.tables, place);
+            outlook::specialize(ir, spec, contents, &mut row.tables, place);
         }
     }
 
@@ -250,12 +256,12 @@ impl Facts<'_> {
         let mut found: Vec<(Option<u32>, SiteRow)> = Vec::new();
         for (kind, sites) in kinds {
             for LookupSite { inst, uses, .. } in sites {
-                self.add(&mut found, table, (kind, ir.insts[*inst].origin), Some(uses));
+                self.add(&mut found, ir, (kind, *inst), Some((uses, &table.value_fields)));
             }
         }
         for (kind, insts) in [("update", &access.updates), ("delete", &access.deletes)] {
             for &inst in insts {
-                self.add(&mut found, table, (kind, ir.insts[inst].origin), None);
+                self.add(&mut found, ir, (kind, inst), None);
             }
         }
         found.sort_by_key(|(origin, _)| *origin);
@@ -266,21 +272,30 @@ impl Facts<'_> {
     fn add(
         &self,
         found: &mut Vec<(Option<u32>, SiteRow)>,
-        table: &TableRow,
-        (access, origin): (&'static str, Option<u32>),
-        uses: Option<&PointerUses>,
+        ir: &Ir,
+        (access, inst): (&'static str, Inst),
+        uses: Option<(&PointerUses, &[FieldRow])>,
     ) {
-        let twin = found.iter().position(|(o, site)| *o == origin && origin.is_some() && site.access == access);
+        let node = &ir.insts[inst];
+        let helper = match node.data {
+            InstData::Call { callee, .. } => Some(ir.callees[callee].name.clone()),
+            _ => None,
+        };
+        let twin =
+            found.iter().position(|(o, site)| *o == node.origin && o.is_some() && site.access == access);
         let index = twin.unwrap_or_else(|| {
             let (reads, writes, otherwise) = Default::default();
-            found.push((origin, SiteRow { access, at: self.place(origin), reads, writes, otherwise }));
+            let at = self.place(node.origin);
+            found.push((node.origin, SiteRow { access, helper, at, reads, writes, otherwise }));
             found.len() - 1
         });
-        let (site, Some(uses)) = (&mut found[index].1, uses) else { return };
-        let fields = &table.value_fields;
+        let (site, Some((uses, fields))) = (&mut found[index].1, uses) else { return };
         merge(&mut site.reads, uses.reads.keys().map(|field| accessed(*field, fields)));
         merge(&mut site.writes, uses.writes.keys().map(|field| accessed(*field, fields)));
-        merge(&mut site.otherwise, uses.escapes.iter().map(|escape| otherwise(escape.kind)));
+        // What a helper returns need not be an address at all.
+        if site.helper.is_none() {
+            merge(&mut site.otherwise, uses.escapes.iter().map(|escape| otherwise(escape.kind)));
+        }
     }
 
     fn place_of(&self, ir: &Ir, at: Use) -> Option<Place> {
@@ -294,7 +309,8 @@ impl Facts<'_> {
     fn place(&self, origin: Option<u32>) -> Option<Place> {
         let instruction = origin?;
         let line = self.object.source_line(self.program, instruction as usize);
-        let source = line.map(|l| Source { file: l.file.to_owned(), line: l.line, text: l.text.trim().to_owned() });
+        let source =
+            line.map(|l| Source { file: l.file.to_owned(), line: l.line, text: l.text.trim().to_owned() });
         Some(Place { instruction, source })
     }
 }

@@ -10,7 +10,12 @@ use crate::output::Output;
 pub fn print(output: &Output, row: &ProgramRow) -> Result<()> {
     let size = row.instructions.map_or_else(|| "not linked".to_owned(), |n| format!("{n} instructions"));
     let heading = format!("program {}", row.program);
-    output.text(format_args!("{} ({}, section {}, {size})", output.heading(&heading), row.kind, row.section))?;
+    output.text(format_args!(
+        "{} ({}, section {}, {size})",
+        output.heading(&heading),
+        row.kind,
+        row.section
+    ))?;
     if !row.autoload {
         output.text("  is loaded only when asked for by name")?;
     }
@@ -20,7 +25,7 @@ pub fn print(output: &Output, row: &ProgramRow) -> Result<()> {
     }
     match &row.refused {
         Some(refused) => {
-            let at = refused.at.as_ref().map(|at| format!("at {}: ", place(at))).unwrap_or_default();
+            let at = refused.at.as_ref().map(|at| format!("at {}: ", single(at))).unwrap_or_default();
             output.text(format_args!("  is left as it is: {at}{}", refused.reason))?;
         }
         None => output.text("  can be specialized")?,
@@ -38,7 +43,7 @@ fn print_table(output: &Output, table: &TableRow) -> Result<()> {
     if let Some(read_only) = table.read_only {
         output.text(format_args!("    {}", verdict(table, read_only)))?;
     }
-    table.sites.iter().try_for_each(|site| print_site(output, site))?;
+    print_sites(output, &table.sites)?;
     if let Some(outlook) = &table.outlook {
         output.text(format_args!("    {outlook}"))?;
     }
@@ -51,16 +56,39 @@ fn print_table(output: &Output, table: &TableRow) -> Result<()> {
 fn verdict(table: &TableRow, read_only: bool) -> String {
     let why = match (&table.written_because, &table.written_at) {
         _ if read_only => return "read-only for the program: nothing in it changes the table".into(),
-        (Some(why), Some(at)) => format!("{why}, at {}", place(at)),
+        (Some(why), Some(at)) => format!("{why}, at {}", single(at)),
         (Some(why), None) => why.clone(),
         (None, _) => String::new(),
     };
     format!("read-write for the program: {why}")
 }
 
-fn print_site(output: &Output, site: &SiteRow) -> Result<()> {
-    let at = site.at.as_ref().map(|at| format!(" at {}", place(at))).unwrap_or_default();
-    output.text(format_args!("    {}{at}", site.access))?;
+/// Prints sites; those that differ in nothing but the instruction, as one: inlining makes several of one line.
+fn print_sites(output: &Output, sites: &[SiteRow]) -> Result<()> {
+    let mut groups: Vec<(&SiteRow, Vec<u32>)> = Vec::new();
+    for site in sites {
+        let at = site.at.as_ref().map(|at| at.instruction);
+        match groups.iter_mut().find(|(first, _)| alike(first, site)) {
+            Some((_, places)) => places.extend(at),
+            None => groups.push((site, at.into_iter().collect())),
+        }
+    }
+    groups.iter().try_for_each(|(site, places)| print_site(output, site, places))
+}
+
+fn alike(a: &SiteRow, b: &SiteRow) -> bool {
+    let line = |site: &SiteRow| site.at.as_ref()?.source.as_ref().map(|s| (s.file.clone(), s.line));
+    (a.access, &a.helper, &a.reads, &a.writes, &a.otherwise)
+        == (b.access, &b.helper, &b.reads, &b.writes, &b.otherwise)
+        && line(a).is_some()
+        && line(a) == line(b)
+}
+
+fn print_site(output: &Output, site: &SiteRow, places: &[u32]) -> Result<()> {
+    let helper = site.helper.as_ref().map(|name| format!(" of {name}")).unwrap_or_default();
+    let source = site.at.as_ref().and_then(|at| at.source.as_ref());
+    let at = if places.is_empty() { String::new() } else { format!(" at {}", place(places, source)) };
+    output.text(format_args!("    {}{helper}{at}", site.access))?;
     for (what, accesses) in [("reads", &site.reads), ("writes", &site.writes)] {
         if !accesses.is_empty() {
             let names: Vec<String> = accesses.iter().map(accessed).collect();
@@ -78,7 +106,7 @@ fn print_site(output: &Output, site: &SiteRow) -> Result<()> {
 }
 
 fn specialized(site: &SpecializedRow) -> String {
-    let at = site.at.as_ref().map(place).unwrap_or_default();
+    let at = site.at.as_ref().map(single).unwrap_or_default();
     let ns = site.predicted_ns.map(|ns| format!(", {ns:.1} ns predicted")).unwrap_or_default();
     let guard = if site.rechecked { ", behind another check of the guard" } else { "" };
     format!("{at}: {} ({}){ns}{guard}", site.form, site.why)
@@ -111,9 +139,15 @@ fn unique(mut names: Vec<String>) -> Vec<String> {
 }
 
 /// `instruction 12 (router.bpf.c:31: if (x))`.
-fn place(place: &Place) -> String {
-    let source = place.source.as_ref().map(|s| format!(" ({}:{}: {})", shown(s), s.line, s.text));
-    format!("instruction {}{}", place.instruction, source.unwrap_or_default())
+fn place(instructions: &[u32], source: Option<&Source>) -> String {
+    let numbers: Vec<String> = instructions.iter().map(u32::to_string).collect();
+    let noun = if numbers.len() == 1 { "instruction" } else { "instructions" };
+    let source = source.map(|s| format!(" ({}:{}: {})", shown(s), s.line, s.text)).unwrap_or_default();
+    format!("{noun} {}{source}", numbers.join(", "))
+}
+
+fn single(at: &Place) -> String {
+    place(&[at.instruction], at.source.as_ref())
 }
 
 /// The file as seen from here.

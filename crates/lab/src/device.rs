@@ -1,0 +1,227 @@
+//! The device under test: `runnel run` on the router's interface, as a process of its own.
+//!
+//! Everything it shows to others is used here as others would: its events, one JSON object a line; its pins, under
+//! the state directory; its exit status.
+
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use runnel_kernel::Errno;
+use runnel_kernel::link::XdpLink;
+use runnel_kernel::map::{Map, Mapping};
+use runnel_kernel::program::Program;
+use serde_json::Value;
+use tempfile::NamedTempFile;
+
+use crate::child::ChildProcess;
+use crate::error::{LabError, Result};
+use crate::sys;
+use crate::testbed::{ROUTER_DEV, Testbed};
+
+/// Longest wait for an event. On a machine that is busy building, a cycle can take seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The environment variable that turns the watcher's bump off.
+const BUMP: &str = "RUNNEL_WATCHER_BUMP";
+/// The map of a version's data, and where in it the packets are counted that it handed to the original.
+const VERSION_DATA: &str = "runnel_data";
+const FALLBACKS: usize = 0;
+
+/// How to start `runnel run`.
+#[derive(Clone, Debug)]
+pub struct DeviceSpec {
+    /// The `runnel` binary.
+    pub runnel: PathBuf,
+    /// The object to run.
+    pub object: PathBuf,
+    /// What its maps hold when it is attached.
+    pub tables: Option<router_ctl::Tables>,
+    /// The state directory, on a BPF file system.
+    pub state_dir: PathBuf,
+    /// Whether the watcher bumps epochs. Off, stale versions stay in use: for showing that a checker notices.
+    pub bump: bool,
+}
+
+/// Something that `runnel run` told.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// When it arrived here, `CLOCK_MONOTONIC` in ns.
+    pub at: u64,
+    /// The JSON object.
+    pub body: Value,
+}
+
+impl Event {
+    /// Its kind: `started`, `cycle`, `status`, `stopped`.
+    pub fn kind(&self) -> &str {
+        self.body["event"].as_str().unwrap_or_default()
+    }
+
+    /// Whether it tells that a version was put on the hook.
+    pub fn is_installed(&self) -> bool {
+        self.kind() == "cycle" && self.body["outcome"] == "installed"
+    }
+
+    /// A number in it.
+    pub fn number(&self, field: &str) -> Option<f64> {
+        self.body[field].as_f64()
+    }
+}
+
+/// A running `runnel run`. On drop it is interrupted, which makes it take everything down.
+#[derive(Debug)]
+pub struct Device {
+    process: ChildProcess,
+    events: Receiver<Event>,
+    pins: PathBuf,
+    /// Ids of the programs that were seen on the hook, and their fall-back counters.
+    versions: Vec<(u32, Option<Mapping>)>,
+}
+
+impl Device {
+    /// Starts it on the router's interface and waits until the program is attached.
+    pub fn start(testbed: &Testbed, spec: &DeviceSpec) -> Result<Device> {
+        let mut command = testbed.router_command(&spec.runnel);
+        command.arg("run").arg(&spec.object).args(["--dev", ROUTER_DEV, "--json", "--state-dir"]);
+        command.arg(&spec.state_dir).env_remove(BUMP);
+        let contents = spec.tables.as_ref().map(write_contents).transpose()?;
+        if let Some(file) = &contents {
+            command.arg("--maps").arg(file.path());
+        }
+        if !spec.bump {
+            command.env(BUMP, "off");
+        }
+        let (send, events) = channel();
+        let process = ChildProcess::start("`runnel run`", command, move |line| {
+            if let Ok(body) = serde_json::from_str(line) {
+                // When nobody listens any more, nobody misses it.
+                let _ = send.send(Event { at: sys::monotonic_ns(), body });
+            }
+        })?;
+        let pins = spec.state_dir.join(ROUTER_DEV);
+        let mut device = Device { process, events, pins, versions: Vec::new() };
+        device.wait_for("the program to be attached", |e| e.kind() == "started")?;
+        Ok(device)
+    }
+
+    /// The process.
+    pub fn process(&mut self) -> &mut ChildProcess {
+        &mut self.process
+    }
+
+    /// Where it pins the program's link.
+    pub fn link_pin(&self) -> PathBuf {
+        self.pins.join("link")
+    }
+
+    /// Where it pins the original's maps, under their names.
+    pub fn maps_dir(&self) -> PathBuf {
+        self.pins.join("maps")
+    }
+
+    /// The next event that has come, if any.
+    ///
+    /// Errors: it has ended though nobody asked it to.
+    pub fn event(&mut self) -> Result<Option<Event>> {
+        match self.events.try_recv() {
+            Ok(event) => Ok(Some(event)),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(self.ended_early()),
+        }
+    }
+
+    /// Waits for an event of some kind; the ones before are passed over. `what` names it in errors.
+    pub fn wait_for(&mut self, what: &str, mut wanted: impl FnMut(&Event) -> bool) -> Result<Event> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(event) if wanted(&event) => return Ok(event),
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(self.process.error(format!("let {} s pass; awaited was {what}", PATIENCE.as_secs())));
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(self.ended_early()),
+            }
+        }
+    }
+
+    /// Waits for a version that was made for a table of this many entries.
+    pub fn wait_for_version(&mut self, table: &str, entries: usize) -> Result<Event> {
+        self.wait_for("a version for the full tables", |event| {
+            let tables = event.body["tables"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let full = |t: &Value| t["table"] == table && t["entries"].as_u64() == Some(entries as u64);
+            event.is_installed() && tables.iter().any(full)
+        })
+    }
+
+    fn ended_early(&mut self) -> LabError {
+        match self.process.wait(Duration::from_secs(5)) {
+            Ok(()) => self.process.error("ended though nobody asked it to"),
+            Err(error) => error,
+        }
+    }
+
+    /// Interrupts it as Ctrl-C does, and waits for its clean end.
+    pub fn stop(&mut self) -> Result<()> {
+        self.process.signal(Signal::SIGINT);
+        self.process.wait(PATIENCE)
+    }
+
+    /// Looks which version is on the hook, so that [`Device::fallbacks`] counts its packets too. To be called more
+    /// often than versions come.
+    pub fn note_version(&mut self) -> Result<()> {
+        let id = XdpLink::from_pin(&self.link_pin())?.info()?.program_id;
+        if self.versions.iter().any(|(seen, _)| *seen == id) {
+            return Ok(());
+        }
+        match counter_of(id) {
+            Ok(counter) => self.versions.push((id, counter)),
+            // Replaced in this very moment.
+            Err(LabError::Kernel(e)) if e.errno() == Some(Errno(libc::ENOENT)) => {}
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+
+    /// Versions that were noted, the original not counted.
+    pub fn versions(&self) -> usize {
+        self.versions.iter().filter(|(_, counter)| counter.is_some()).count()
+    }
+
+    /// Packets that the versions noted have handed to the original so far.
+    pub fn fallbacks(&self) -> u64 {
+        self.versions.iter().filter_map(|(_, counter)| Some(counter.as_ref()?.load_u64(FALLBACKS))).sum()
+    }
+}
+
+/// The tables in a file for `--maps`.
+fn write_contents(tables: &router_ctl::Tables) -> Result<NamedTempFile> {
+    let write = || -> std::io::Result<NamedTempFile> {
+        let file = NamedTempFile::new()?;
+        tables.write_json(BufWriter::new(&file))?;
+        Ok(file)
+    };
+    write().map_err(|e| LabError::io("writing the tables to a file", e))
+}
+
+/// The fall-back counter of a version; the original has none.
+fn counter_of(program: u32) -> Result<Option<Mapping>> {
+    for id in Program::from_id(program)?.info()?.map_ids {
+        let map = Map::from_id(id)?;
+        if map.spec().name == VERSION_DATA {
+            return Ok(Some(map.mmap(false)?));
+        }
+    }
+    Ok(None)
+}
+
+/// The path of a binary that was built beside the one that runs.
+///
+/// Errors: there is none.
+pub fn sibling_binary(name: &'static str) -> Result<PathBuf> {
+    let own = std::env::current_exe().map_err(|e| LabError::io("asking for this program's own path", e))?;
+    let path = own.parent().unwrap_or(Path::new(".")).join(name);
+    if path.is_file() { Ok(path) } else { Err(LabError::Missing { what: name, path }) }
+}
