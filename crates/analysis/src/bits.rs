@@ -15,7 +15,7 @@ pub enum Knowledge {
     /// What is true of every execution.
     True,
     /// What the verifier of Linux finds out too. It draws no bounds from byte swaps, divisions, and shifts by what
-    /// is not constant (`check_alu_op` and `is_safe_to_compute_dst_reg_range` in `kernel/bpf/verifier.c` of 6.18), nor
+    /// is no constant below the width (`check_alu_op` and `is_safe_to_compute_dst_reg_range` in `kernel/bpf/verifier.c` of 6.18), nor
     /// from products of factors beyond 32 bits. A mask that such a value needs to be a bound must stay.
     Verifiable,
 }
@@ -110,7 +110,8 @@ fn binary(knowledge: Knowledge, op: BinaryOp, width: Width, (a, b): (u64, u64), 
     let (a, b) = (width.truncate(a), width.truncate(b));
     let is_shift = matches!(op, BinaryOp::Shl | BinaryOp::Lshr | BinaryOp::Ashr);
     let is_division = matches!(op, BinaryOp::Udiv | BinaryOp::Urem | BinaryOp::Sdiv | BinaryOp::Srem);
-    if knowledge == Knowledge::Verifiable && (is_division || is_shift && amount.is_none()) {
+    let is_plain_shift = is_shift && amount.is_some_and(|c| c < u64::from(width.bits()));
+    if knowledge == Knowledge::Verifiable && (is_division || is_shift && !is_plain_shift) {
         return u64::MAX;
     }
     let found = match (op, amount) {

@@ -151,10 +151,8 @@ mod tests {
     /// Encodes a program; each instruction carries its number in a field that it does not use otherwise.
     fn encode(kinds: &[Kind]) -> Vec<Insn> {
         let slots = |k: &Kind| if matches!(k, Kind::Wide | Kind::Function(_)) { 2 } else { 1 };
-        let starts: Vec<usize> = kinds
-            .iter()
-            .scan(0, |next, k| Some(std::mem::replace(next, *next + slots(k))))
-            .collect();
+        let starts: Vec<usize> =
+            kinds.iter().scan(0, |next, k| Some(std::mem::replace(next, *next + slots(k)))).collect();
         let mut out = Vec::new();
         for (number, kind) in kinds.iter().enumerate() {
             let distance = |to: usize| starts[to % kinds.len()] as i64 - starts[number] as i64 - 1;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use runnel_ir::{Program, SecondaryMap, Table};
 use runnel_tables::Budget;
 
-use crate::specialize::{Request, Specialized, SpecializeError, TableReport, TableState, specialize};
+use crate::specialize::{Request, SpecializeError, Specialized, TableReport, TableState, specialize};
 
 /// A program on a hook, with tables that can be read.
 pub trait Target {

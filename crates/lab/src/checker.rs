@@ -364,10 +364,20 @@ impl Checker {
                 };
                 let port = self.ports.get(&value.port).copied().unwrap_or_default();
                 let _ = write!(text, "\n  {prefix} via {} from {port}{when}", value.next_hop);
-                for found in self.neighbours.get(&value.next_hop).into_iter().flat_map(|history| history.during(packet.started, packet.ended)) {
+                for found in self
+                    .neighbours
+                    .get(&value.next_hop)
+                    .into_iter()
+                    .flat_map(|history| history.during(packet.started, packet.ended))
+                {
                     let Version { value, begun, ended } = found.version;
                     let mac = value.map_or("missing".to_owned(), |mac| mac.to_string());
-                    let _ = write!(text, "\n    neighbour {mac} (written at {} to {} ns)", at(*begun), at(*ended));
+                    let _ = write!(
+                        text,
+                        "\n    neighbour {mac} (written at {} to {} ns)",
+                        at(*begun),
+                        at(*ended)
+                    );
                 }
             }
         }

@@ -75,7 +75,11 @@ impl ChildProcess {
         loop {
             if let Some(status) = self.ended()? {
                 self.listener.take().map(JoinHandle::join);
-                return if status.success() { Ok(()) } else { Err(self.error(format!("ended with {status}"))) };
+                return if status.success() {
+                    Ok(())
+                } else {
+                    Err(self.error(format!("ended with {status}")))
+                };
             }
             if Instant::now() > until {
                 return Err(self.error(format!("did not end within {} s", patience.as_secs())));
@@ -149,7 +153,8 @@ mod tests {
     fn what_it_says_is_heard_and_how_it_ends_is_told() {
         let (send, lines) = channel();
         let said = move |line: &str| send.send(line.to_owned()).unwrap();
-        let mut child = ChildProcess::start("a child", shell("echo one; echo two; echo oh >&2; exit 3"), said).unwrap();
+        let mut child =
+            ChildProcess::start("a child", shell("echo one; echo two; echo oh >&2; exit 3"), said).unwrap();
         let error = child.wait(Duration::from_secs(60)).unwrap_err().to_string();
         assert_eq!(lines.iter().collect::<Vec<_>>(), ["one", "two"]);
         assert!(error.starts_with("a child ended with exit status: 3"), "{error}");

@@ -140,7 +140,9 @@ impl Device {
                 Ok(event) if wanted(&event) => return Ok(event),
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout) => {
-                    return Err(self.process.error(format!("let {} s pass; awaited was {what}", PATIENCE.as_secs())));
+                    return Err(self
+                        .process
+                        .error(format!("let {} s pass; awaited was {what}", PATIENCE.as_secs())));
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(self.ended_early()),
             }

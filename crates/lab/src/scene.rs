@@ -78,8 +78,8 @@ impl Scene {
             return Err(LabError::Traffic(format!("{} routes; there can be 1 to {MAX_FRAMES}", spec.routes)));
         }
         let mut rng = SmallRng::seed_from_u64(spec.seed);
-        let prefixes = routes::generate(spec.routes, spec.seed)
-            .map_err(|e| LabError::Traffic(e.to_string()))?;
+        let prefixes =
+            routes::generate(spec.routes, spec.seed).map_err(|e| LabError::Traffic(e.to_string()))?;
         let destinations: Vec<Ipv4Addr> = prefixes.iter().map(|p| address_within(*p, &mut rng)).collect();
         let frames = destinations.iter().map(|addr| frame(*addr)).collect::<Result<_>>()?;
         let any = |rng: &mut SmallRng| rng.random_range(0..destinations.len()) as u16;

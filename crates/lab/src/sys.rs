@@ -51,10 +51,8 @@ pub(crate) fn run_live(
 /// Attaches a program to the ingress of an interface of this thread's network namespace, behind XDP (tcx). It is
 /// detached when the descriptor is closed.
 pub(crate) fn attach_tcx_ingress(program: &Program, ifindex: u32) -> io::Result<OwnedFd> {
-    let opts = sys::bpf_link_create_opts {
-        sz: size_of::<sys::bpf_link_create_opts>() as _,
-        ..Default::default()
-    };
+    let opts =
+        sys::bpf_link_create_opts { sz: size_of::<sys::bpf_link_create_opts>() as _, ..Default::default() };
     let fd = program.as_fd().as_raw_fd();
     // SAFETY: `opts` lives during the call; the rest are plain numbers.
     let ret = unsafe { sys::bpf_link_create(fd, ifindex as i32, sys::BPF_TCX_INGRESS, &opts) };

@@ -204,7 +204,8 @@ impl Traffic {
         if self.generator.is_none() {
             self.engine.stop.store(false, Ordering::SeqCst);
             let engine = Arc::clone(&self.engine);
-            self.generator = Some(std::thread::spawn(move || engine.testbed.tester().run(|| engine.generate())?));
+            self.generator =
+                Some(std::thread::spawn(move || engine.testbed.tester().run(|| engine.generate())?));
         }
     }
 

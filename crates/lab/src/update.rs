@@ -26,9 +26,7 @@ impl Change {
     /// Key and value as the map holds them.
     pub fn bytes(&self) -> (Vec<u8>, Option<Vec<u8>>) {
         match self {
-            Change::Route(prefix, route) => {
-                (RouteKey::from(*prefix).to_bytes(), route.map(|r| r.to_bytes()))
-            }
+            Change::Route(prefix, route) => (RouteKey::from(*prefix).to_bytes(), route.map(|r| r.to_bytes())),
             Change::Neighbour(addr, mac) => {
                 (addr.to_bytes(), mac.map(|mac| Neighbour::reachable(mac).to_bytes()))
             }

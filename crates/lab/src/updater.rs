@@ -23,11 +23,15 @@ use crate::sys;
 use crate::update::{Change, Report, Update};
 
 /// Burst and quiet together.
-const PERIOD: Duration = Duration::from_millis(400);
+const PERIOD: Duration = Duration::from_millis(1000);
 /// How long a burst takes.
-const BURST: Duration = Duration::from_millis(80);
-/// Shortest and longest time between single moves in the quiet.
-const SINGLE_MOVES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(160)];
+const BURST: Duration = Duration::from_millis(200);
+/// Times between single moves in the quiet: most are long enough for a new version to be made and used, some so
+/// short that they come while it is being made.
+const LONG_GAP: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(450)];
+const SHORT_GAP: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(60)];
+/// Share of the short ones.
+const SHORT_GAPS: f64 = 0.3;
 /// Gaps that are shorter, in ns, are left out: sleeping would take longer.
 const SHORTEST_SLEEP: u64 = 20_000;
 /// Pauses from this length on, in ns, are told of beforehand.
@@ -108,7 +112,10 @@ impl Tables {
         let ended = sys::monotonic_ns();
         if !outcome? {
             let doing = format!("making {change:?}");
-            return Err(LabError::io(doing, io::Error::other("no such entry; somebody else changes the tables")));
+            return Err(LabError::io(
+                doing,
+                io::Error::other("no such entry; somebody else changes the tables"),
+            ));
         }
         Ok(Update { begun, ended, change })
     }
@@ -161,8 +168,9 @@ impl<W: Write> Updater<W> {
     }
 
     fn single_moves_until(&mut self, end: u64) -> std::result::Result<(), Stop> {
-        let [shortest, longest] = SINGLE_MOVES.map(|d| d.as_nanos() as u64);
         loop {
+            let gap = if self.rng.random_bool(SHORT_GAPS) { SHORT_GAP } else { LONG_GAP };
+            let [shortest, longest] = gap.map(|d| d.as_nanos() as u64);
             let at = sys::monotonic_ns() + self.rng.random_range(shortest..longest);
             if at >= end {
                 return self.pause_until(end);

@@ -123,6 +123,7 @@ differential! {
     fold_addresses
     fold_constants
     forward_loads
+    merge_copies
     number_values
     simplify_algebra
     simplify_cfg

@@ -74,6 +74,7 @@ golden! {
     fold_addresses
     fold_constants
     forward_loads
+    merge_copies
     number_values
     simplify_algebra
     simplify_cfg

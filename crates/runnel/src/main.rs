@@ -45,5 +45,10 @@ fn start_log(global: Global) {
         _ => LevelFilter::DEBUG,
     };
     let color = wants_color(global.color, &io::stderr());
-    tracing_subscriber::fmt().with_max_level(level).with_ansi(color).with_writer(io::stderr).without_time().init();
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_ansi(color)
+        .with_writer(io::stderr)
+        .without_time()
+        .init();
 }

@@ -152,12 +152,12 @@ fn state_dir() -> String {
     format!("/sys/fs/bpf/runnel-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Runs `runnel run OBJ …` in a network namespace of its own, with the devices that `setup` makes there.
+/// Runs `runnel run OBJ …` in network and mount namespaces of its own, after the commands of `setup`.
 fn run_alone(setup: &str, object: &Path, arguments: &[&str]) -> (Ran, String) {
     let state = state_dir();
     let script = format!("set -e; {setup}\nexec \"$@\"");
     let mut command = Command::new("unshare");
-    command.args(["--net", "sh", "-c", &script, "sh", RUNNEL, "run"]).arg(object).args(arguments);
+    command.args(["--net", "--mount", "sh", "-c", &script, "sh", RUNNEL, "run"]).arg(object).args(arguments);
     (finish(command.args(["--state-dir", &state])), state)
 }
 
@@ -194,6 +194,19 @@ fn an_interface_without_native_xdp() {
     let (ran, state) = run_alone("ip link set lo up", &router(dir.path()), &["--dev", "lo"]);
     let message = failed(&ran);
     assert!(message.contains("native XDP") && message.contains("--mode generic"), "{message}");
+    nothing_left(&state);
+}
+
+#[test]
+fn a_kernel_without_type_information() {
+    let dir = tempfile::tempdir().unwrap();
+    let hide = "mount -t tmpfs -o ro none /sys/kernel/btf";
+    let (ran, state) = run_alone(hide, &router(dir.path()), &["--dev", "lo"]);
+    let message = failed(&ran);
+    assert!(
+        message.contains("/sys/kernel/btf/vmlinux") && message.contains("CONFIG_DEBUG_INFO_BTF"),
+        "{message}"
+    );
     nothing_left(&state);
 }
 

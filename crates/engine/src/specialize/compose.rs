@@ -34,7 +34,10 @@ pub struct Composed {
 impl Composed {
     /// For people.
     pub fn describe(&self) -> String {
-        format!("the key is taken from `{}`: {} of its {} rows find an entry", self.outer, self.hits, self.count)
+        format!(
+            "the key is taken from `{}`: {} of its {} rows find an entry",
+            self.outer, self.hits, self.count
+        )
     }
 }
 
@@ -100,7 +103,8 @@ pub fn plan(program: &Program, key: &Key, contents: &Contents, budget: Budget) -
 fn row_of(program: &Program, pointer: Value) -> Option<(Data, Value, i64)> {
     let (mut pointer, mut inside) = (pointer, 0i64);
     for _ in 0..8 {
-        let InstData::Binary { op: BinaryOp::Add, width: Width::W64, lhs, rhs } = program.def(pointer)? else {
+        let InstData::Binary { op: BinaryOp::Add, width: Width::W64, lhs, rhs } = program.def(pointer)?
+        else {
             return None;
         };
         for (base, other) in [(*lhs, *rhs), (*rhs, *lhs)] {
@@ -138,7 +142,12 @@ pub fn apply(program: &mut Program, site: &Site, composed: Composed) -> Value {
     let name = format!("{}.joined{}", program.tables[site.table].name, site.inst);
     let misses = composed.rows.is_empty();
     let data = (!misses).then(|| {
-        program.data.push(DataObject { name, kind: DataKind::Const, stride: composed.stride, bytes: composed.rows })
+        program.data.push(DataObject {
+            name,
+            kind: DataKind::Const,
+            stride: composed.stride,
+            bytes: composed.rows,
+        })
     });
     let mut b = Builder::at(program, site.block);
     b.set_origin(site.origin);

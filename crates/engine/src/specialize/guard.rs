@@ -3,7 +3,8 @@
 //! One load and one comparison. The epoch is live data, so no pass folds, moves or merges the load.
 
 use runnel_ir::{
-    Builder, Cond, Data, DataKind, DataObject, InstData, Program, Size, Target, Terminator, Value, ValueDef, Width,
+    Builder, Cond, Data, DataKind, DataObject, InstData, Program, Size, Target, Terminator, Value, ValueDef,
+    Width,
 };
 
 /// The guard of a program.
@@ -18,8 +19,13 @@ pub struct Guard {
 
 /// Puts the guard in front of `program`.
 pub fn insert(program: &mut Program, epoch: u64) -> Guard {
-    let live = |name: &str| DataObject { name: name.into(), kind: DataKind::Live, stride: 0, bytes: vec![0; 8] };
-    let guard = Guard { epoch_data: program.data.push(live("epoch")), fallbacks: program.data.push(live("fallbacks")), epoch };
+    let live =
+        |name: &str| DataObject { name: name.into(), kind: DataKind::Live, stride: 0, bytes: vec![0; 8] };
+    let guard = Guard {
+        epoch_data: program.data.push(live("epoch")),
+        fallbacks: program.data.push(live("fallbacks")),
+        epoch,
+    };
     let body = program.entry();
     let old_ctx = program.blocks[body].params[0];
     let entry = program.new_block();

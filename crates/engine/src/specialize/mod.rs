@@ -219,7 +219,8 @@ impl<'a> Work<'a> {
                 (None, Some(TableState::Known(contents))) => (Some(contents.entries.len()), None),
             };
             let name = data.name.clone();
-            reports[table] = Some(TableReport { table, name, kind: data.kind, entries, left, sites: Vec::new() });
+            reports[table] =
+                Some(TableReport { table, name, kind: data.kind, entries, left, sites: Vec::new() });
         }
         let guard = guard::insert(&mut program, request.epoch);
         Work {
@@ -272,7 +273,9 @@ impl<'a> Work<'a> {
         };
         let rechecked = recheck::is_needed(&self.program, &self.guard, site);
         // Behind a recheck the result may be the original's: fields of it are not rows.
-        if !rechecked && let Some(composed) = compose::plan(&self.program, &site.key, contents, self.request.budget) {
+        if !rechecked
+            && let Some(composed) = compose::plan(&self.program, &site.key, contents, self.request.budget)
+        {
             let form = composed.describe();
             self.fresh.insert(compose::apply(&mut self.program, site, composed));
             self.replaced(site, "precomputed".into(), form, None, false);
@@ -293,7 +296,12 @@ impl<'a> Work<'a> {
         let rows = self.rows_object(site.table, &choice.rows);
         let objects = self.objects(site.table, &representation);
         let standby = rechecked.then(|| self.stand_in(site.table));
-        let plan = probe::Probe { representation: &representation, objects: &objects, rows: &choice.rows, data: rows };
+        let plan = probe::Probe {
+            representation: &representation,
+            objects: &objects,
+            rows: &choice.rows,
+            data: rows,
+        };
         self.fresh.insert(probe::apply(&mut self.program, &self.guard, site, &plan, standby));
         let name = representation.name().to_string();
         self.replaced(site, name, why, Some(choice.ns), rechecked);

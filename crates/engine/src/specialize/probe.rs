@@ -93,7 +93,8 @@ pub fn split(program: &mut Program, site: &Site) -> (Block, Value) {
     let tail = program.blocks[site.block].insts.split_off(site.index + 1);
     program.blocks[site.block].insts.pop();
     program.blocks[rest].insts = tail;
-    let end = std::mem::replace(&mut program.blocks[site.block].terminator, Terminator::Jump(Target::to(rest)));
+    let end =
+        std::mem::replace(&mut program.blocks[site.block].terminator, Terminator::Jump(Target::to(rest)));
     program.blocks[rest].terminator = end;
     program.map_values(|v| if v == site.result { result } else { v });
     (rest, result)

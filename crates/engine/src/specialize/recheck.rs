@@ -22,13 +22,11 @@ pub fn is_needed(program: &Program, guard: &Guard, site: &Site) -> bool {
             // Sites are replaced in program order, so a lookup that comes before is one that stays; one that comes
             // before by way of a loop is taken for one.
             InstData::Lookup { .. } => inst != site.inst,
-            InstData::Load { ptr, .. } => {
-                match provenances.of(*ptr) {
-                    Provenance::Pointer(p) => matches!(p.object, Object::Table(_)),
-                    Provenance::Unknown => true,
-                    Provenance::Unreached | Provenance::Null | Provenance::Scalar => false,
-                }
-            }
+            InstData::Load { ptr, .. } => match provenances.of(*ptr) {
+                Provenance::Pointer(p) => matches!(p.object, Object::Table(_)),
+                Provenance::Unknown => true,
+                Provenance::Unreached | Provenance::Null | Provenance::Scalar => false,
+            },
             _ => data.effects(program).contains(Effects::READS_TABLES),
         }
     };

@@ -109,11 +109,16 @@ impl Rules<'_> {
                 Some(Simpler::Binary(op, width, Term::Value(rhs), Term::Value(lhs)))
             }
             (None, Some(c)) => {
-                let c = match op {
-                    BinaryOp::Shl | BinaryOp::Lshr | BinaryOp::Ashr => c & u64::from(width.bits() - 1),
-                    _ => width.truncate(c),
-                };
-                self.with_constant(op, width, lhs, c).or_else(|| self.chain(op, width, lhs, c))
+                let amount = c & u64::from(width.bits() - 1);
+                match op {
+                    BinaryOp::Shl | BinaryOp::Lshr | BinaryOp::Ashr if amount != c => {
+                        with(op, width, lhs, amount)
+                    }
+                    _ => {
+                        let c = width.truncate(c);
+                        self.with_constant(op, width, lhs, c).or_else(|| self.chain(op, width, lhs, c))
+                    }
+                }
             }
             _ if lhs == rhs => match op {
                 BinaryOp::Sub | BinaryOp::Xor => constant(0),

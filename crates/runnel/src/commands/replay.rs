@@ -17,9 +17,7 @@ use crate::xdp::measure::MeasureError;
 use crate::xdp::trial::{Trial, TrialError};
 use crate::xdp::version::VersionError;
 
-use super::results::{
-    Outcome, print_comparison, print_reach, print_version, rows, timing, timings,
-};
+use super::results::{Outcome, print_comparison, print_reach, print_version, rows, timing, timings};
 
 /// Packets that each variant is timed on, unless the trace is longer.
 const TIMED: u64 = 500_000;
@@ -67,8 +65,12 @@ pub fn execute(args: &ReplayArgs, output: &Output) -> Result<()> {
 
 /// The failure that a difference is.
 pub fn differs(program: &str, differences: u64) -> Failure {
-    Failure::new(format!("the optimized `{program}` does not do what the original does: {differences} differences"))
-        .advise("do not run it; report this with the object, the contents of its maps and the packets shown above")
+    Failure::new(format!(
+        "the optimized `{program}` does not do what the original does: {differences} differences"
+    ))
+    .advise(
+        "do not run it; report this with the object, the contents of its maps and the packets shown above",
+    )
 }
 
 fn file_name(path: &Path) -> String {
@@ -89,7 +91,8 @@ fn read_contents(path: &Path) -> Result<MapContents> {
 fn read_trace(path: &Path) -> Result<Vec<Vec<u8>>> {
     let failure = || Failure::new(format!("cannot read the packets in `{}`", path.display()));
     let file = File::open(path).map_err(|e| failure().because(e))?;
-    let packets = runnel_testkit::pcap::read(std::io::BufReader::new(file)).map_err(|e| failure().because(e))?;
+    let packets =
+        runnel_testkit::pcap::read(std::io::BufReader::new(file)).map_err(|e| failure().because(e))?;
     if packets.is_empty() {
         return Err(failure().because("it holds none").advise("give a capture with at least one packet"));
     }
@@ -108,7 +111,9 @@ pub fn failure(error: TrialError) -> Failure {
             let log = keep_log(&refused.log);
             let failure = Failure::new("the kernel's verifier refuses the specialized program")
                 .because(refused.reason().to_owned())
-                .advise("nothing was replayed and the original is fine; report this with the object and the log");
+                .advise(
+                    "nothing was replayed and the original is fine; report this with the object and the log",
+                );
             match log {
                 Some(path) => failure.advise(format!("read the whole log in {}", path.display())),
                 None => failure,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use runnel_bpf::disasm;
 use runnel_interp::Reached;
 use serde::Serialize;
 
@@ -164,6 +165,8 @@ pub fn print_version(output: &Output, trial: &Trial) -> Result<()> {
     }
     let Times { read, lift, specialize, lower, fill, verify, swap } = trial.times();
     let candidate = &trial.version().candidate;
+    tracing::debug!("specialized IR:\n{}", trial.version().specialized.program.compact());
+    tracing::debug!("its code:\n{}", disasm::program(&candidate.spec));
     output.text(format_args!(
         "  tables read in {} ms; analysed and compiled in {} ms (lifted {}, specialized {}, code generated {})",
         ms(read),
@@ -208,7 +211,9 @@ pub fn print_comparison(output: &Output, report: &Report) -> Result<()> {
     for (name, interpreted) in names.into_iter().zip(&report.interpreted) {
         match interpreted {
             Interpreted::All(_) => {}
-            Interpreted::Not(why) => output.text(format_args!("  {name} was not interpreted beside them: {why}"))?,
+            Interpreted::Not(why) => {
+                output.text(format_args!("  {name} was not interpreted beside them: {why}"))?
+            }
         }
     }
     Ok(())
@@ -221,7 +226,9 @@ pub fn print_comparison(output: &Output, report: &Report) -> Result<()> {
 pub fn print_reach(output: &Output, reach: &Reach) -> Result<()> {
     let of = |Reached { reached, total }: Reached| format!("{reached} of {total}");
     let (branches, entries) = (of(reach.branches), of(reach.entries()));
-    output.text(format_args!("  reached: {branches} directions of branches, {entries} entries of specialized tables"))?;
+    output.text(format_args!(
+        "  reached: {branches} directions of branches, {entries} entries of specialized tables"
+    ))?;
     for unreached in &reach.unreached {
         let place = unreached.insn.map_or(String::new(), |pc| format!("{pc}: "));
         let direction = if unreached.taken { "holds" } else { "fails" };
@@ -251,7 +258,8 @@ pub fn timing(table: &mut TextTable, name: &str, measurement: &Measurement) {
     let ns = |v: f64| format!("{v:.1}");
     let row = |variant: &str, timed: Timed, more: [String; 3]| {
         let net = ns(timed.median - measurement.replay.median);
-        let cells = [name.to_owned(), variant.to_owned(), ns(timed.median), ns(timed.p25), ns(timed.p75), net];
+        let cells =
+            [name.to_owned(), variant.to_owned(), ns(timed.median), ns(timed.p25), ns(timed.p75), net];
         cells.into_iter().chain(more)
     };
     let none = [(); 3].map(|()| String::new());

@@ -61,7 +61,8 @@ pub fn execute(args: &RunArgs, output: &Output) -> Result<()> {
         None => Ok(()),
     })?;
     let say = Say { output };
-    let mut driver = Driver { session, controller: Controller::new(Policy::default()), say, original_ns: None };
+    let mut driver =
+        Driver { session, controller: Controller::new(Policy::default()), say, original_ns: None };
     let outcome = driver.say.started(&driver.session).and_then(|()| driver.until(&stop));
     let stopped = driver.session.stop();
     outcome?;
@@ -264,7 +265,10 @@ fn cycle_text(cycle: &Cycle, before: Option<f64>, after: Option<f64>) -> String 
             ));
             lines.push(match (before, after) {
                 (Some(before), Some(after)) => {
-                    format!("  {before:.0} ns/packet before, {after:.0} after: {:.2} times as fast", before / after)
+                    format!(
+                        "  {before:.0} ns/packet before, {after:.0} after: {:.2} times as fast",
+                        before / after
+                    )
                 }
                 _ => "  no packets to time".to_string(),
             });

@@ -105,7 +105,8 @@ pub fn fallback_array(original: &Program) -> Result<Map, KernelError> {
 pub fn build(specialized: &Specialized, around: Surroundings<'_>) -> Result<Candidate, CandidateError> {
     let epoch_map = around.original.maps.len() as u32;
     let (data_map, array) = (epoch_map + 1, epoch_map + 2);
-    let (places, bytes) = lay_out(specialized, DataPlace { map: epoch_map, offset: around.epoch.1 }, data_map);
+    let (places, bytes) =
+        lay_out(specialized, DataPlace { map: epoch_map, offset: around.epoch.1 }, data_map);
     let tables: Vec<u32> = specialized.table_of.iter().map(|t: &Table| t.as_u32()).collect();
     let started = Instant::now();
     let layout = Layout {

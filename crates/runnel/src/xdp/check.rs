@@ -11,10 +11,10 @@
 mod report;
 mod subject;
 
+use runnel_bpf::rewrite::RewriteError;
 use runnel_ir::{Data, EntityRef, Program as Ir, Table};
 use runnel_kernel::error::{Error as KernelError, LoadError};
 use runnel_kernel::test_run::TestRunner;
-use runnel_bpf::rewrite::RewriteError;
 use thiserror::Error;
 
 pub use report::{Difference, Interpreted, Parties, Report, Seen, verdict_name};
@@ -45,7 +45,9 @@ pub enum CheckError {
     #[error(transparent)]
     Maps(#[from] MapsError),
     /// A packet is too short to be run.
-    #[error("packet {packet} has {length} bytes; the kernel runs programs on packets of {SHORTEST} bytes and more")]
+    #[error(
+        "packet {packet} has {length} bytes; the kernel runs programs on packets of {SHORTEST} bytes and more"
+    )]
     Short {
         /// Its number, from 0.
         packet: u64,
@@ -170,7 +172,13 @@ impl<'a> Check<'a> {
         for (parties, left, right) in found {
             if self.report.first.len() < self.limit {
                 let (left, right) = (left.keep(), right.keep());
-                self.report.first.push(Difference { packet: number, input: packet.into(), parties, left, right });
+                self.report.first.push(Difference {
+                    packet: number,
+                    input: packet.into(),
+                    parties,
+                    left,
+                    right,
+                });
             }
         }
         Ok(agreed)

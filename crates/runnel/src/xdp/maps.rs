@@ -269,7 +269,8 @@ impl Instance {
 
 /// Sets the initial values of constant data, which nobody can write once it is loaded.
 fn set_constants(object: &mut Object, contents: &mut MapContents) -> Result<()> {
-    let constants: Vec<String> = contents.maps.keys().filter(|name| name.contains(".rodata")).cloned().collect();
+    let constants: Vec<String> =
+        contents.maps.keys().filter(|name| name.contains(".rodata")).cloned().collect();
     for name in constants {
         if let Some([Entry { value: Value::Bytes(bytes), .. }]) = contents.maps.get(&name).map(|e| &e[..]) {
             object.set_initial(&name, bytes)?;
@@ -290,7 +291,8 @@ fn companions<'a>(program: &'a str, contents: &'a MapContents) -> BTreeSet<&'a s
 
 fn object_fills_program_arrays(path: &Path) -> bool {
     let parsed = std::fs::read(path).ok().and_then(|bytes| runnel_bpf::object::Object::parse(&bytes).ok());
-    let is_filled = |map: &runnel_bpf::object::MapDef| map.spec.map_type == PROG_ARRAY && !map.slots.is_empty();
+    let is_filled =
+        |map: &runnel_bpf::object::MapDef| map.spec.map_type == PROG_ARRAY && !map.slots.is_empty();
     // What cannot be parsed here is left to libbpf as it is.
     parsed.is_none_or(|object| object.maps.iter().any(is_filled))
 }
@@ -353,8 +355,7 @@ impl Snapshot {
         let empty = BTreeMap::new();
         let names: BTreeSet<&String> = self.maps.keys().chain(optimized.maps.keys()).collect();
         for name in names {
-            let (a, b) =
-                (self.maps.get(name).unwrap_or(&empty), optimized.maps.get(name).unwrap_or(&empty));
+            let (a, b) = (self.maps.get(name).unwrap_or(&empty), optimized.maps.get(name).unwrap_or(&empty));
             let keys: BTreeSet<&Box<[u8]>> = a.keys().chain(b.keys()).collect();
             for key in keys.into_iter().filter(|&key| a.get(key) != b.get(key)) {
                 count += 1;

@@ -3,6 +3,7 @@
 pub mod candidate;
 pub mod check;
 pub mod cpu;
+pub mod faults;
 pub mod maps;
 pub mod measure;
 pub mod pin_helpers;

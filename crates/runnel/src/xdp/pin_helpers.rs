@@ -291,10 +291,8 @@ mod tests {
             flags: 0,
         };
         let maps = [Map::create(&devices("a")).unwrap(), Map::create(&devices("b")).unwrap()];
-        let mut insns = vec![
-            Insn::new(insn::LD | insn::IMM | insn::DW, 1, insn::PSEUDO_MAP_IDX, 0, 1),
-            Insn::default(),
-        ];
+        let mut insns =
+            vec![Insn::new(insn::LD | insn::IMM | insn::DW, 1, insn::PSEUDO_MAP_IDX, 0, 1), Insn::default()];
         insns.extend([mov(2, 3), mov(3, 2), call(REDIRECT_MAP), EXIT]);
         let spec = spec(insns, vec![devices("a"), devices("b")]);
         let addresses = map_addresses(&spec, &[&maps[0], &maps[1]]).unwrap();

@@ -8,7 +8,8 @@
 
 use runnel_interp::xdp::{Event, Opaque, XdpHost, standard};
 use runnel_interp::{
-    Called, Compiled, ControlError, Counters, Ended, Entry, Fault, Machine, SetupError, State, Tables, Uninitialised,
+    Called, Compiled, ControlError, Counters, Ended, Entry, Fault, Machine, SetupError, State, Tables,
+    Uninitialised,
 };
 use runnel_ir::{Data, EntityRef, Program, Table, TableData, TableKind};
 use runnel_kernel::possible_cpus;
@@ -99,7 +100,8 @@ impl Reference {
         contents: &Snapshot,
         cpu: u32,
     ) -> Result<Reference, ReferenceError> {
-        if let Some(unknown) = program.callees.values().find(|c| !is_known(c.number as i32, &c.name, c.arity)) {
+        if let Some(unknown) = program.callees.values().find(|c| !is_known(c.number as i32, &c.name, c.arity))
+        {
             return Err(ReferenceError::Helper(unknown.name.clone()));
         }
         let original = |table: Table| table_of.get(table.index()).copied().unwrap_or(table);

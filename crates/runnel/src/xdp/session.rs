@@ -26,17 +26,17 @@ use runnel_engine::controller::{Installed, Snapshot, Target};
 use runnel_engine::specialize::{Specialized, TableState};
 use runnel_ir::{EntityRef, Program as Ir, SecondaryMap, Table, TableData, TableKind};
 use runnel_kernel::error::Error as KernelError;
-use runnel_passes::clean_up;
 use runnel_kernel::link::{Mode, XdpLink};
 use runnel_kernel::map::Map;
 use runnel_kernel::object::{LoadedObject, LoadedProgram, Object};
 use runnel_kernel::program::{Program, enable_stats, holders_of};
 use runnel_kernel::watcher::{Options, Watcher};
 use runnel_kernel::{bpffs, link};
+use runnel_passes::clean_up;
 use thiserror::Error;
 
-use super::maps::MapsError;
 use super::candidate::{Candidate, CandidateError, Surroundings, build, fallback_array};
+use super::maps::MapsError;
 use super::snapshot::Snapshots;
 
 /// `BPF_PROG_TYPE_XDP`.
@@ -139,10 +139,11 @@ impl From<CandidateError> for SessionError {
 
 /// Writes a verifier's log to a file of its own, and tells where.
 fn keep_log(log: &str) -> String {
-    let kept = tempfile::Builder::new().prefix("runnel-verifier-").suffix(".log").tempfile().and_then(|mut file| {
-        std::io::Write::write_all(&mut file, log.as_bytes())?;
-        Ok(file.into_temp_path().keep()?)
-    });
+    let kept =
+        tempfile::Builder::new().prefix("runnel-verifier-").suffix(".log").tempfile().and_then(|mut file| {
+            std::io::Write::write_all(&mut file, log.as_bytes())?;
+            Ok(file.into_temp_path().keep()?)
+        });
     match kept {
         Ok(path) => format!("the whole log is in {}", path.display()),
         Err(e) => format!("its log could not be kept: {e}"),
@@ -174,7 +175,10 @@ impl Session {
     /// # Errors
     /// See [`SessionError`]. Nothing is attached then, and what an earlier session left is as it was, or, once the
     /// hook has been taken over, replaced by the original.
-    pub fn start(setup: &Setup, fill: impl FnOnce(&LoadedObject) -> Result<(), MapsError>) -> Result<Session, SessionError> {
+    pub fn start(
+        setup: &Setup,
+        fill: impl FnOnce(&LoadedObject) -> Result<(), MapsError>,
+    ) -> Result<Session, SessionError> {
         let ifindex = link::ifindex(&setup.device)?;
         let mut object = Object::open(&setup.object)?;
         let name = choose_program(&object, setup)?;
@@ -195,13 +199,14 @@ impl Session {
             link.update(&original.program, None)?;
         }
         clear(&dir)?;
-        let prepared = pin_surroundings(&dir, &loaded, original, &ir, setup.bump).and_then(|(fallback, watcher)| {
-            let link = match old {
-                Some(link) => link,
-                None => attach(&original.program, ifindex, setup.mode, &link_pin)?,
-            };
-            Ok((fallback, watcher, link))
-        });
+        let prepared =
+            pin_surroundings(&dir, &loaded, original, &ir, setup.bump).and_then(|(fallback, watcher)| {
+                let link = match old {
+                    Some(link) => link,
+                    None => attach(&original.program, ifindex, setup.mode, &link_pin)?,
+                };
+                Ok((fallback, watcher, link))
+            });
         let (fallback, watcher, link) = prepared.inspect_err(|_| {
             // What is left is harmless, and the first error is the one to tell.
             let _ = clear(&dir).map(|()| std::fs::remove_dir(&dir));
@@ -283,7 +288,10 @@ impl Session {
         let original = self.original()?.program.id();
         let foreign = holders.programs.iter().find(|p| p.id != original && !self.ours.contains(&p.id));
         if let Some(other) = foreign {
-            return Ok(Some(format!("program `{}` (id {}) holds it too and may write it", other.name, other.id)));
+            return Ok(Some(format!(
+                "program `{}` (id {}) holds it too and may write it",
+                other.name, other.id
+            )));
         }
         if let Some(link) = holders.iterator_links.first() {
             return Ok(Some(format!("an iterator (link id {link}) may write it")));
@@ -398,14 +406,20 @@ fn pin_surroundings(
     let fallback = fallback_array(&original.program)?;
     fallback.pin(&dir.join("fallback"))?;
     let watcher_dir = dir.join("watcher");
-    std::fs::create_dir(&watcher_dir).map_err(|source| SessionError::Io { path: watcher_dir.clone(), source })?;
+    std::fs::create_dir(&watcher_dir)
+        .map_err(|source| SessionError::Io { path: watcher_dir.clone(), source })?;
     let watcher = Watcher::install_with(Some(&watcher_dir), Options { bump })?;
     watch(&watcher, loaded, original, ir)?;
     Ok((fallback, watcher))
 }
 
 /// Watches every map that may ever be specialized.
-fn watch(watcher: &Watcher, loaded: &LoadedObject, original: &LoadedProgram, ir: &Ir) -> Result<(), SessionError> {
+fn watch(
+    watcher: &Watcher,
+    loaded: &LoadedObject,
+    original: &LoadedProgram,
+    ir: &Ir,
+) -> Result<(), SessionError> {
     for (index, map) in loaded.maps_of(&original.spec)?.into_iter().enumerate() {
         if left_by_kind(&ir.tables[Table::new(index)]).is_none() {
             watcher.watch(map.id(), SLOT)?;

@@ -158,7 +158,9 @@ fn token(watcher: &Watcher, ids: &[u32], slot: u32) -> Result<Option<SnapshotTok
 /// All entries of a map; nothing if writers made the walk start over too often.
 fn read(map: &Map, kind: TableKind) -> Result<Option<BTreeMap<Box<[u8]>, Box<[u8]>>>, Error> {
     match map.read_all() {
-        Ok(entries) => Ok(Some(entries.into_iter().map(|(key, value)| (normal(kind, &key), value)).collect())),
+        Ok(entries) => {
+            Ok(Some(entries.into_iter().map(|(key, value)| (normal(kind, &key), value)).collect()))
+        }
         Err(Error::ChangedWhileReading { .. }) => Ok(None),
         Err(e) => Err(e),
     }

@@ -9,11 +9,11 @@ use runnel_bpf::lift::{LiftError, lift};
 use runnel_bpf::spec::MapSpec;
 use runnel_engine::specialize::{Request, SpecializeError, Specialized, TableState, specialize};
 use runnel_ir::{EntityRef, Program as Ir, SecondaryMap, Table, TableData};
-use runnel_passes::clean_up;
 use runnel_kernel::error::Error as KernelError;
 use runnel_kernel::map::{Map, Mapping};
 use runnel_kernel::netns::ParkedVeth;
 use runnel_kernel::program::Program;
+use runnel_passes::clean_up;
 use runnel_tables::{Budget, Contents, Entry};
 use thiserror::Error;
 

@@ -95,8 +95,8 @@ impl Pair {
         let original = Subject::original(&self.a).unwrap_or_else(|e| panic!("{e}"));
         let optimized = Subject::version_edited(&self.b, version, edit).unwrap_or_else(|e| panic!("{e}"));
         let third = ThirdParty { original: &self.plan.ir, version: Some(version) };
-        let mut check =
-            Check::new((&self.a, &original), (&self.b, &optimized), third, 5).unwrap_or_else(|e| panic!("{e}"));
+        let mut check = Check::new((&self.a, &original), (&self.b, &optimized), third, usize::MAX)
+            .unwrap_or_else(|e| panic!("{e}"));
         for packet in packets {
             check.packet(packet).unwrap_or_else(|e| panic!("{e}"));
         }

@@ -34,7 +34,8 @@ fn left(cycle: &Cycle, table: &str) -> Option<String> {
 fn a_session_follows_its_tables_and_leaves_nothing() {
     let lab = Lab::new();
     let (setup, tables) = (lab.setup(lab.router()), tables());
-    let routes_of = |tables: &router_ctl::Tables| tables.entries().into_iter().find(|(n, _)| *n == "routes").unwrap().1;
+    let routes_of =
+        |tables: &router_ctl::Tables| tables.entries().into_iter().find(|(n, _)| *n == "routes").unwrap().1;
     let run = || {
         let mut session = Session::start(&setup, fill(&tables)).unwrap();
         let mut controller = Controller::new(Policy::default());
@@ -173,12 +174,17 @@ fn a_version_that_the_verifier_refuses_leaves_the_hook_as_it_was() {
         // A load far outside of the packet's proven bounds, in the first block behind the guard.
         let program = &mut version.program;
         let body = program.layout[2];
-        let load = program.blocks[body].insts.iter().copied().find_map(|inst| match program.insts[inst].data {
-            InstData::CtxLoad { offset: 0, .. } => program.insts[inst].result,
-            _ => None,
-        });
+        let load =
+            program.blocks[body].insts.iter().copied().find_map(|inst| match program.insts[inst].data {
+                InstData::CtxLoad { offset: 0, .. } => program.insts[inst].result,
+                _ => None,
+            });
         let packet = load.expect("the body reads the packet's start first");
-        program.append_inst(body, InstData::Store { size: Size::B8, ptr: packet, offset: 4000, value: packet }, None);
+        program.append_inst(
+            body,
+            InstData::Store { size: Size::B8, ptr: packet, offset: 4000, value: packet },
+            None,
+        );
         let error = session.install(&version).unwrap_err();
         let SessionError::Refused { reason, log } = &error else { panic!("{error}") };
         assert!(reason.contains("packet"), "{reason}");

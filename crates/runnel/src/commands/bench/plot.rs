@@ -65,7 +65,9 @@ fn draw(path: &Path, name: &str, rows: &[Row]) -> std::result::Result<(), Box<dy
             Rectangle::new([(x, 0.0), (x + 0.34, row.ns_per_packet)], colour.filled())
         });
         let series = chart.draw_series(bars)?;
-        series.label(label).legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
+        series
+            .label(label)
+            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
         let whiskers = of_variant.iter().flat_map(|row| {
             let (x, cap) = (left(row) + 0.17, 0.03);
             let line = |points: Vec<(f64, f64)>| PathElement::new(points, BLACK.stroke_width(1));
@@ -91,7 +93,9 @@ fn draw(path: &Path, name: &str, rows: &[Row]) -> std::result::Result<(), Box<dy
         let line = [(0.0, row.replay_ns), (places.len() as f64, row.replay_ns)];
         let colour = RGBColor(213, 94, 0);
         let series = chart.draw_series(LineSeries::new(line, colour.stroke_width(2)))?;
-        series.label("replay itself").legend(move |(x, y)| PathElement::new([(x, y), (x + 12, y)], colour.stroke_width(2)));
+        series
+            .label("replay itself")
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 12, y)], colour.stroke_width(2)));
     }
     let names = places.iter().enumerate().map(|(i, place)| {
         let text = ("sans-serif", 14).into_font().color(&BLACK);

@@ -124,7 +124,8 @@ fn input() -> Result<Input> {
     let (name, prefixes) = match data {
         Some(path) => {
             let read = parse::Source::open(&path).and_then(parse::prefixes);
-            let failed = |e| Failure::new(format!("cannot read the routes in `{}`", path.display())).because(e);
+            let failed =
+                |e| Failure::new(format!("cannot read the routes in `{}`", path.display())).because(e);
             ("stanford-yozb", read.map_err(failed)?)
         }
         None => {

@@ -8,6 +8,7 @@ use runnel_bpf::maps_json::{MapContents, Value};
 use runnel_bpf::spec::{MapSpec, ProgramSpec};
 use runnel_engine::specialize::{Request, TableState, specialize as specialize_for};
 use runnel_ir::{EntityRef, InstData, Program as Ir, SecondaryMap, Table, TableData, TableKind};
+use runnel_passes::clean_up;
 use runnel_tables::{Budget, Contents, Entry, SiteFacts};
 
 use super::rows::{Place, SpecializedRow, TableRow};
@@ -96,7 +97,9 @@ pub fn specialize(
         let table = Table::new(index);
         tables[table] = Some(state(map, &ir.tables[table], contents));
     }
-    let request = Request { program: ir, tables: &tables, epoch: 0, budget: Budget::default() };
+    let mut clean = ir.clone();
+    clean_up(&mut clean);
+    let request = Request { program: &clean, tables: &tables, epoch: 0, budget: Budget::default() };
     let specialized = match specialize_for(&request) {
         Ok(specialized) => specialized,
         Err(error) => {

@@ -161,7 +161,14 @@ pub fn verdict_name(verdict: u32) -> String {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = self.parties.names();
-        writeln!(f, "packet {}: {} and {} differ: {}", self.packet, names[0], names[1], self.symptoms().join("; "))?;
+        writeln!(
+            f,
+            "packet {}: {} and {} differ: {}",
+            self.packet,
+            names[0],
+            names[1],
+            self.symptoms().join("; ")
+        )?;
         writeln!(f, "  as it came ({} bytes)", self.input.len())?;
         dump(f, &self.input)?;
         for (name, seen) in names.into_iter().zip([&self.left, &self.right]) {
@@ -243,7 +250,10 @@ impl fmt::Display for Report {
             writeln!(f, "{difference}")?;
         }
         for table in &self.interpreted_maps {
-            writeln!(f, "map `{table}`: the interpreter of the lifted original leaves other contents than the kernel")?;
+            writeln!(
+                f,
+                "map `{table}`: the interpreter of the lifted original leaves other contents than the kernel"
+            )?;
         }
         // A packet counts once, however many parties disagreed on it.
         let told: BTreeSet<u64> = self.first.iter().map(|difference| difference.packet).collect();
