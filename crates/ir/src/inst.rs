@@ -161,7 +161,7 @@ impl InstData {
             }
             InstData::CtxLoad { ctx, .. } => f(*ctx),
             InstData::Lookup { key, .. } | InstData::Delete { key, .. } => {
-                key.iter().for_each(|p| f(p.value))
+                key.iter().for_each(|p| f(p.value));
             }
             InstData::Update { key, value, flags, .. } => {
                 key.iter().for_each(|p| f(p.value));

@@ -152,20 +152,14 @@ impl BinaryOp {
             BinaryOp::Add => ua.wrapping_add(ub),
             BinaryOp::Sub => ua.wrapping_sub(ub),
             BinaryOp::Mul => ua.wrapping_mul(ub),
-            BinaryOp::Udiv => {
-                if ub == 0 {
-                    0
-                } else {
-                    ua / ub
-                }
-            }
-            BinaryOp::Urem => {
-                if ub == 0 {
-                    ua
-                } else {
-                    ua % ub
-                }
-            }
+            BinaryOp::Udiv => match ua.checked_div(ub) {
+                Some(quotient) => quotient,
+                None => 0,
+            },
+            BinaryOp::Urem => match ua.checked_rem(ub) {
+                Some(remainder) => remainder,
+                None => ua,
+            },
             BinaryOp::Sdiv => {
                 if sb == 0 {
                     0
