@@ -88,7 +88,7 @@ impl Cpus {
             .map_err(|e| LabError::io("asking which CPUs may be used", e))?;
         let mut allowed = (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false));
         let control = allowed.next().unwrap_or(0);
-        Ok(Cpus { traffic: allowed.last().unwrap_or(control), control })
+        Ok(Cpus { traffic: allowed.next_back().unwrap_or(control), control })
     }
 }
 

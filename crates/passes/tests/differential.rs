@@ -5,7 +5,7 @@ use std::convert::Infallible;
 
 use runnel_interp::xdp::{Event, XdpHost};
 use runnel_interp::{Compiled, Contents, Counters, Ended, Machine, State, Tables};
-use runnel_ir::{BinaryOp, DataKind, InstData, Program, Width, verify};
+use runnel_ir::{BinaryOp, DataKind, InstData, Program, Size, SlotData, Width, verify};
 use runnel_passes::{Fuel, clean_up_with};
 use runnel_testkit::programs::{Config, Generated, Inputs, generate};
 
@@ -76,12 +76,44 @@ fn split_offsets(program: &mut Program) {
     verify(program).unwrap();
 }
 
+/// Lets every wide load go by way of a stack slot, to which its bytes are copied one by one, as compilers copy what
+/// may not be aligned.
+fn load_by_copies(program: &mut Program) {
+    let slot = program.slots.push(SlotData { size: 8 });
+    for block in program.layout.clone() {
+        let mut insts = Vec::new();
+        for inst in std::mem::take(&mut program.blocks[block].insts) {
+            if let InstData::Load { size, ptr, offset } = program.insts[inst].data
+                && size != Size::B1
+            {
+                let mut make = |data| {
+                    let inst = program.new_inst(data, None);
+                    insts.push(inst);
+                    program.insts[inst].result
+                };
+                let to = make(InstData::SlotAddr { slot, offset: 0 }).unwrap();
+                for at in 0..size.bytes() as i32 {
+                    let byte = InstData::Load { size: Size::B1, ptr, offset: offset + at };
+                    let value = make(byte).unwrap();
+                    make(InstData::Store { size: Size::B1, ptr: to, offset: at, value });
+                }
+                program.insts[inst].data = InstData::Load { size, ptr: to, offset: 0 };
+            }
+            insts.push(inst);
+        }
+        program.blocks[block].insts = insts;
+    }
+    verify(program).unwrap();
+}
+
 /// The program of a seed, and what it runs on.
 fn generated(seed: u64) -> Generated {
     let config = Config::default().sized(8 + (seed % 5) as u32 * 16);
     let mut generated = generate(seed, &config);
-    if seed % 2 == 1 {
-        split_offsets(&mut generated.program);
+    match seed % 3 {
+        1 => split_offsets(&mut generated.program),
+        2 => load_by_copies(&mut generated.program),
+        _ => {}
     }
     generated
 }

@@ -212,7 +212,7 @@ pub fn print_comparison(output: &Output, report: &Report) -> Result<()> {
         match interpreted {
             Interpreted::All(_) => {}
             Interpreted::Not(why) => {
-                output.text(format_args!("  {name} was not interpreted beside them: {why}"))?
+                output.text(format_args!("  {name} was not interpreted beside them: {why}"))?;
             }
         }
     }

@@ -84,16 +84,6 @@ impl Trial {
     pub fn prepare(source: Source<'_>) -> Result<Trial, TrialError> {
         let (originals, optimized) = (Instance::load(source)?, Instance::load(source)?);
         let plan = Plan::new(&optimized)?;
-        for _ in 0..6 {
-            let p = Plan::new(&optimized)?;
-            let (_, t) = p.specialize()?;
-            let mut ts: libc::timespec = unsafe { std::mem::zeroed() };
-            unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut ts) };
-            eprintln!(
-                "TMP lift {:?} read {:?} specialize {:?} cpu {}.{:09}",
-                p.lift, p.read, t, ts.tv_sec, ts.tv_nsec
-            );
-        }
         let (specialized, specialize) = plan.specialize()?;
         let version = Version::build(&optimized, specialized)?;
         let swap = time_swap(&optimized.original()?.program, &version.candidate.program)?;
