@@ -241,6 +241,9 @@ fn seeded(object: &Object, tables: &Tables, fault: &Fault) -> Report {
 #[test]
 fn every_seeded_fault_is_noticed() {
     let (object, tables) = (Object::router(), sample_tables(1));
+    let none = Fault { name: "none", seed: Seed::Ir(|_| true), symptom: Symptom::Verdict };
+    let report = seeded(&object, &tables, &none);
+    assert!(report.agrees(), "without a fault there is nothing to notice:\n{report}");
     let mut unnoticed = Vec::new();
     for fault in FAULTS {
         let report = seeded(&object, &tables, fault);

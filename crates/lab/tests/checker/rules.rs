@@ -4,6 +4,7 @@ use Change::{Neighbour, Route};
 use Verdict::{KernelRace, Lost, Right, Wrong};
 use runnel_lab::checker::{CLOSE, SLACK, Verdict};
 use runnel_lab::traffic::Fate::{self, Passed};
+use runnel_lab::traffic::Packet;
 use runnel_lab::update::{Change, Update};
 
 use crate::world::{UNIT, checker, judge, mac, packet, prefix, sent, tables, update, via};
@@ -45,7 +46,7 @@ fn a_packet_that_starts_just_after_the_return_must_see_the_new_route() {
     let mut late = packet(12, 13, sent(0, mac(0, 0)));
     late.started = 12 * UNIT + SLACK + 1;
     let routes = [None, Some(via(0, 0)), None];
-    let judge = |packet| judge(checker(routes, [Some(0), Some(0), None]), &change, packet);
+    let judge = |packet: &Packet| judge(checker(routes, [Some(0), Some(0), None]), &change, packet);
     assert_eq!(judge(&late), Wrong);
     late.started = 12 * UNIT + SLACK;
     assert_eq!(judge(&late), Right, "clocks may differ by so much");

@@ -232,7 +232,12 @@ pub fn print_reach(output: &Output, reach: &Reach) -> Result<()> {
     for unreached in &reach.unreached {
         let place = unreached.insn.map_or(String::new(), |pc| format!("{pc}: "));
         let direction = if unreached.taken { "holds" } else { "fails" };
-        output.text(format_args!("    not reached: {place}{} {direction}", unreached.text))?;
+        let why = if unreached.impossible {
+            " (cannot happen: every index of an array has an element)"
+        } else {
+            ""
+        };
+        output.text(format_args!("    not reached: {place}{} {direction}{why}", unreached.text))?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@
 use runnel_bpf::insn::{self, Insn};
 use runnel_engine::specialize::{Specialized, TableState};
 use runnel_ir::{
-    BinaryOp, Block, Builder, Cond, Data, DataKind, Inst, InstData, Program, Table, Terminator, Value, Width,
+    BinaryOp, Block, Builder, Cond, Data, DataKind, Inst, InstData, Program, Terminator, Value, Width,
 };
 use runnel_tables::Contents;
 
@@ -156,24 +156,6 @@ pub fn change_data(
     let mut named = objects.filter(|(_, o)| o.kind == DataKind::Const && o.name.starts_with(name));
     let found: Option<Data> = named.next().map(|(data, _)| data);
     found.is_some_and(|data| change(&mut specialized.program.data[data].bytes))
-}
-
-/// Gives a lookup that stays another table of the same shape.
-pub fn change_table(program: &mut Program, from: &str, to: &str) -> bool {
-    let named = |name: &str| program.tables.iter().find(|(_, t)| t.name == name).map(|(table, _)| table);
-    let (Some(from), Some(to)): (Option<Table>, Option<Table>) = (named(from), named(to)) else {
-        return false;
-    };
-    let mut changed = false;
-    for (_, inst) in all(program).collect::<Vec<_>>() {
-        if let InstData::Lookup { table, .. } = &mut program.insts[inst].data
-            && *table == from
-        {
-            *table = to;
-            changed = true;
-        }
-    }
-    changed
 }
 
 /// Leaves out the first swap of two bytes.

@@ -1,14 +1,14 @@
 //! What a trace reached: directions of branches, and entries of tables.
 //!
 //! Counted by the interpreter on the lifted original, because that is the program whose behaviour is compared. What
-//! was not reached is named by its instruction in the original, so that it can be judged: some directions no packet can
-//! take, such as the one for an array that has no element at a constant index.
+//! was not reached is named by its instruction in the original, so that it can be judged; the directions that no packet
+//! can take because an array has an element at every index are told apart.
 
 use runnel_bpf::disasm;
 use runnel_bpf::insn::{self, Insn};
 use runnel_bpf::spec::ProgramSpec;
 use runnel_interp::{Counters, Reached};
-use runnel_ir::{Block, Program, Table, Terminator};
+use runnel_ir::{Block, Cond, InstData, Program, Table, TableKind, Terminator};
 
 use super::maps::Snapshot;
 use super::reference::Reference;
@@ -22,6 +22,8 @@ pub struct Unreached {
     pub text: String,
     /// The direction: whether the condition holds.
     pub taken: bool,
+    /// Whether no packet can take it: it is for an element that an array does not have, at an index that it has.
+    pub impossible: bool,
 }
 
 /// Entries of one table that lookups found.
@@ -99,7 +101,23 @@ fn describe(ir: &Program, spec: &ProgramSpec, block: Block, taken: bool) -> Unre
         Some(pc) => disasm::instruction(spec.insns[pc], spec.insns.get(pc + 1).copied()),
         None => format!("the branch at the end of {block}"),
     };
-    Unreached { insn, text, taken }
+    let impossible = is_null_check(ir, block) == Some(taken);
+    Unreached { insn, text, taken, impossible }
+}
+
+/// Which direction of a branch is for an array without an element at an index that it has, if one is.
+fn is_null_check(ir: &Program, block: Block) -> Option<bool> {
+    let Terminator::Branch { cond, lhs, rhs, .. } = ir.blocks[block].terminator else { return None };
+    let InstData::Lookup { table, key } = ir.def(lhs)? else { return None };
+    let table = &ir.tables[*table];
+    let [part] = &key[..] else { return None };
+    let is_there = ir.as_const(part.value).is_some_and(|index| index < u64::from(table.max_entries));
+    let misses = match cond {
+        Cond::Eq => true,
+        Cond::Ne => false,
+        _ => return None,
+    };
+    (table.kind == TableKind::Index && is_there && ir.as_const(rhs) == Some(0)).then_some(misses)
 }
 
 fn is_branch(insn: Insn) -> bool {

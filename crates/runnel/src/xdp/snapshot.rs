@@ -8,6 +8,7 @@
 //! several writes to one prefix lie so close together that their order is not certain, and wherever the log does not
 //! know the key, the table is read anew.
 
+use std::collections::hash_map::Entry as Slot;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
@@ -27,11 +28,17 @@ const PATIENCE: Duration = Duration::from_millis(20);
 
 type Error = KernelError;
 
+/// The entries of a map by key.
+type Entries = BTreeMap<Box<[u8]>, Box<[u8]>>;
+
+/// Writes to one key of one map: command and result of each, in the order of the log.
+type Writes = BTreeMap<(u32, Box<[u8]>), Vec<(u32, i32)>>;
+
 /// What one map held when it was last looked at.
 #[derive(Debug)]
 struct Cached {
     kind: TableKind,
-    entries: BTreeMap<Box<[u8]>, Box<[u8]>>,
+    entries: Entries,
 }
 
 /// The contents of a set of maps.
@@ -58,9 +65,9 @@ impl Snapshots {
         for _ in 0..ATTEMPTS {
             let before = watcher.ring_position();
             for (map, kind) in maps {
-                if !self.cached.contains_key(&map.id()) {
+                if let Slot::Vacant(slot) = self.cached.entry(map.id()) {
                     let Some(entries) = read(map, *kind)? else { return Ok(None) };
-                    self.cached.insert(map.id(), Cached { kind: *kind, entries });
+                    slot.insert(Cached { kind: *kind, entries });
                 }
             }
             let from = *self.position.get_or_insert(before);
@@ -86,13 +93,12 @@ impl Snapshots {
     pub fn contents(&self, map: &Map) -> Option<Contents> {
         let cached = self.cached.get(&map.id())?;
         let spec = map.spec();
-        let entry = |(key, value): (&Box<[u8]>, &Box<[u8]>)| Entry { key: key.clone(), value: value.clone() };
         Some(Contents {
             kind: cached.kind,
             key_size: spec.key_size,
             value_size: spec.value_size,
             max_entries: spec.max_entries,
-            entries: cached.entries.iter().map(entry).collect(),
+            entries: cached.entries.iter().map(|(k, v)| Entry { key: k.clone(), value: v.clone() }).collect(),
         })
     }
 
@@ -102,7 +108,7 @@ impl Snapshots {
     }
 
     fn apply(&mut self, maps: &[(&Map, TableKind)], changes: &[Change]) -> Result<(), Error> {
-        let mut written: BTreeMap<(u32, Box<[u8]>), Vec<(u32, i32)>> = BTreeMap::new();
+        let mut written = Writes::new();
         for change in changes {
             match (change.map_id, &change.key) {
                 (None, _) => self.cached.clear(),
@@ -156,7 +162,7 @@ fn token(watcher: &Watcher, ids: &[u32], slot: u32) -> Result<Option<SnapshotTok
 }
 
 /// All entries of a map; nothing if writers made the walk start over too often.
-fn read(map: &Map, kind: TableKind) -> Result<Option<BTreeMap<Box<[u8]>, Box<[u8]>>>, Error> {
+fn read(map: &Map, kind: TableKind) -> Result<Option<Entries>, Error> {
     match map.read_all() {
         Ok(entries) => {
             Ok(Some(entries.into_iter().map(|(key, value)| (normal(kind, &key), value)).collect()))
