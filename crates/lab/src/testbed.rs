@@ -3,6 +3,7 @@
 //! The device under test attaches to the router's end. What it hands to the router's stack is counted and goes no
 //! further; there is no IP configuration at all. Everything goes away with the [`Testbed`], or with the process.
 
+use std::path::Path;
 use std::process::Command;
 
 use runnel_kernel::link::{Mode, XdpLink};
@@ -74,7 +75,7 @@ impl Testbed {
     }
 
     /// A command that will run in the router's namespace.
-    pub fn router_command(&self, program: &std::path::Path) -> Command {
+    pub fn router_command(&self, program: &Path) -> Command {
         self.router.command(&program.to_string_lossy())
     }
 }
