@@ -8,7 +8,7 @@ use runnel_bpf::disasm;
 use runnel_bpf::insn::{self, Insn};
 use runnel_bpf::spec::ProgramSpec;
 use runnel_interp::{Counters, Reached};
-use runnel_ir::{Block, Cond, InstData, Program, Table, TableKind, Terminator};
+use runnel_ir::{Block, Cond, InstData, Program, Table, TableKind, Terminator, Value, ValueDef};
 
 use super::maps::Snapshot;
 use super::reference::Reference;
@@ -111,13 +111,32 @@ fn is_null_check(ir: &Program, block: Block) -> Option<bool> {
     let InstData::Lookup { table, key } = ir.def(lhs)? else { return None };
     let table = &ir.tables[*table];
     let [part] = &key[..] else { return None };
-    let is_there = ir.as_const(part.value).is_some_and(|index| index < u64::from(table.max_entries));
+    let indices = constants(ir, part.value, DEPTH)?;
+    let is_there = indices.iter().all(|&index| index < u64::from(table.max_entries));
     let misses = match cond {
         Cond::Eq => true,
         Cond::Ne => false,
         _ => return None,
     };
     (table.kind == TableKind::Index && is_there && ir.as_const(rhs) == Some(0)).then_some(misses)
+}
+
+/// How far back values are followed that jumps hand over.
+const DEPTH: u32 = 4;
+
+/// The constants that a value is one of, if it is.
+fn constants(ir: &Program, value: Value, depth: u32) -> Option<Vec<u64>> {
+    if let Some(constant) = ir.as_const(value) {
+        return Some(vec![constant]);
+    }
+    let ValueDef::Param(block, index) = ir.values[value] else { return None };
+    let targets = ir.layout.iter().flat_map(|&from| ir.blocks[from].terminator.targets());
+    let handed = targets.filter(|t| t.block == block).map(|t| t.args.get(index as usize));
+    let mut all = Vec::new();
+    for argument in handed {
+        all.extend(constants(ir, *argument?, depth.checked_sub(1)?)?);
+    }
+    (!all.is_empty()).then_some(all)
 }
 
 fn is_branch(insn: Insn) -> bool {

@@ -85,6 +85,12 @@ impl Pair {
         build(&self.b, specialized)
     }
 
+    /// Compares the original with itself.
+    pub fn compare_originals(&self, packets: &[Vec<u8>]) -> Finished {
+        let subject = |instance| Subject::original(instance).unwrap_or_else(|e| panic!("{e}"));
+        self.run(&subject(&self.a), &subject(&self.b), None, packets)
+    }
+
     /// Compares a version, of which the bytecode was changed by `edit`, on these packets.
     pub fn compare(
         &self,
@@ -94,9 +100,13 @@ impl Pair {
     ) -> Finished {
         let original = Subject::original(&self.a).unwrap_or_else(|e| panic!("{e}"));
         let optimized = Subject::version_edited(&self.b, version, edit).unwrap_or_else(|e| panic!("{e}"));
-        let third = ThirdParty { original: &self.plan.ir, version: Some(version) };
-        let mut check = Check::new((&self.a, &original), (&self.b, &optimized), third, usize::MAX)
-            .unwrap_or_else(|e| panic!("{e}"));
+        self.run(&original, &optimized, Some(version), packets)
+    }
+
+    fn run(&self, a: &Subject, b: &Subject, version: Option<&Version>, packets: &[Vec<u8>]) -> Finished {
+        let third = ThirdParty { original: &self.plan.ir, version };
+        let mut check =
+            Check::new((&self.a, a), (&self.b, b), third, usize::MAX).unwrap_or_else(|e| panic!("{e}"));
         for packet in packets {
             check.packet(packet).unwrap_or_else(|e| panic!("{e}"));
         }
