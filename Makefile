@@ -40,13 +40,6 @@ build: nf ## Build the release binary, into target/release
 	$(call say,building runnel)
 	cargo build --release --locked -p runnel
 
-.PHONY: demo
-demo: nf ## Show a router being specialized under traffic, in two namespaces of its own (about 20 s)
-	$(call say,building the binaries of the demo)
-	cargo build --release --locked -p runnel -p router-ctl
-	$(call say,the demo; it removes whatever it makes)
-	@$(SUDO) demo/run.sh
-
 .PHONY: test
 test: nf ## Run all tests; those that load programs do so as root
 	$(call say,running all tests)

@@ -241,8 +241,6 @@ fn packets(text: &str) -> Result<usize, String> {
 pub enum Suite {
     /// The router: original against optimized, at three localities of traffic
     Router,
-    /// Table changes under traffic: does any packet see a state that it must not see?
-    Consistency,
 }
 
 /// Arguments of `runnel completions`.

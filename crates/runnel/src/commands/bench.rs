@@ -4,7 +4,7 @@ mod plot;
 mod router;
 
 use crate::cli::{BenchArgs, Suite};
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::output::Output;
 
 /// Runs a suite.
@@ -14,6 +14,5 @@ use crate::output::Output;
 pub fn execute(args: &BenchArgs, output: &Output) -> Result<()> {
     match args.suite {
         Suite::Router => router::run(args, output),
-        Suite::Consistency => Err(Failure::new("the suite `consistency` is not built yet")),
     }
 }
