@@ -48,7 +48,7 @@ test: nf ## Run all tests; those that load programs do so as root
 .PHONY: bench
 bench: build ## Measure the router, original against optimized; ARGS='--json FILE --plot DIR' are handed on
 	$(call say,measuring the router; this takes some minutes)
-	$(SUDO) $(TARGET)/release/runnel bench router $(ARGS)
+	$(SUDO) $(TARGET)/release/runnel bench router --object $(NF) $(ARGS)
 
 .PHONY: check
 check: setup ## Run the checks that need no root: formatting, lints, dependency edges, licences, paths in the documents
