@@ -169,11 +169,13 @@ impl Object {
         Self::open_bytes(path, &bytes)
     }
 
-    /// Opens an object file whose contents are in memory; `path` names it in errors, and its stem names it to libbpf.
+    /// Opens an object file whose contents are in memory; `path` names it in errors, and its name up to the first dot
+    /// names it to libbpf.
     pub fn open_bytes(path: &Path, bytes: &[u8]) -> Result<Object> {
         let license = elf::license(path, bytes)?;
-        let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-        let name = CString::new(stem).unwrap_or_default();
+        // What libbpf itself would take: the file's name up to its first dot.
+        let file = path.file_name().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+        let name = CString::new(file.split('.').next().unwrap_or_default()).unwrap_or_default();
         let opts = sys::bpf_object_open_opts {
             sz: size_of::<sys::bpf_object_open_opts>() as _,
             object_name: name.as_ptr(),

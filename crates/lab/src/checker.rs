@@ -351,34 +351,32 @@ impl Checker {
             Fate::Lost => "was not seen again".to_owned(),
         };
         // Writing to a string does not fail.
-        let _ = write!(text, " {shown}, {} ns after it started; at that time:", at(packet.ended));
+        let _ = write!(text, " {shown}, {} ns after it started; it could find", at(packet.ended));
+        let when = |begun: u64, ended: u64| match ended {
+            0 => String::new(),
+            _ => format!(" (written from {} to {} ns)", at(begun), at(ended)),
+        };
         for &index in &destination.prefixes {
             let (prefix, history) = &self.routes[index];
+            let mut may_be_missing = false;
             for route in history.during(packet.started, packet.ended) {
-                let Version { value, begun, ended } = route.version;
-                let when = (*ended > 0).then(|| format!(" (written at {} to {} ns)", at(*begun), at(*ended)));
-                let when = when.unwrap_or_default();
+                let Version { value, begun, ended } = *route.version;
                 let Some(value) = value else {
-                    let _ = write!(text, "\n  {prefix} missing{when}");
+                    may_be_missing = true;
+                    let _ = write!(text, "\n  {prefix} missing{}", when(begun, ended));
                     continue;
                 };
                 let port = self.ports.get(&value.port).copied().unwrap_or_default();
-                let _ = write!(text, "\n  {prefix} via {} from {port}{when}", value.next_hop);
-                for found in self
-                    .neighbours
-                    .get(&value.next_hop)
-                    .into_iter()
-                    .flat_map(|history| history.during(packet.started, packet.ended))
-                {
-                    let Version { value, begun, ended } = found.version;
+                let _ = write!(text, "\n  {prefix} via {} from {port}{}", value.next_hop, when(begun, ended));
+                let neighbours = self.neighbours.get(&value.next_hop).into_iter();
+                for found in neighbours.flat_map(|history| history.during(packet.started, packet.ended)) {
+                    let Version { value, begun, ended } = *found.version;
                     let mac = value.map_or("missing".to_owned(), |mac| mac.to_string());
-                    let _ = write!(
-                        text,
-                        "\n    neighbour {mac} (written at {} to {} ns)",
-                        at(*begun),
-                        at(*ended)
-                    );
+                    let _ = write!(text, "\n    neighbour {mac}{}", when(begun, ended));
                 }
+            }
+            if !may_be_missing {
+                break;
             }
         }
         text

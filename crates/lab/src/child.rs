@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
 use crate::error::{LabError, Result};
@@ -88,9 +88,13 @@ impl ChildProcess {
         }
     }
 
-    /// Kills it at once (SIGKILL) and waits for its end.
+    /// Kills it and its own children at once (SIGKILL) and waits for its end.
     pub fn kill(&mut self) -> Result<()> {
-        self.child.kill().map_err(|e| LabError::io(format!("killing {}", self.what), e))?;
+        // The process is the leader of its group, and has not been waited for unless it has ended.
+        if self.ended()?.is_none() {
+            killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL)
+                .map_err(|e| LabError::io(format!("killing {}", self.what), e))?;
+        }
         self.child.wait().map_err(|e| LabError::io(format!("waiting for {}", self.what), e))?;
         self.listener.take().map(JoinHandle::join);
         Ok(())

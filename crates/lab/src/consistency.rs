@@ -5,7 +5,6 @@
 //! ran ([`crate::checker`]). Packets are judged while the experiment runs, as soon as it is known which updates
 //! had begun before they ended.
 
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -16,10 +15,11 @@ use std::time::{Duration, Instant};
 use runnel_kernel::bpffs::PrivateBpffs;
 use serde::Serialize;
 
-use crate::checker::{Checker, SLACK, Tally, Verdict};
+use crate::checker::{Checker, Tally};
 use crate::child::ChildProcess;
 use crate::device::{Device, DeviceSpec};
 use crate::error::Result;
+use crate::observer::Observer;
 use crate::scene::{Pattern, Scene, SceneSpec};
 use crate::sys::{self, Cpus};
 use crate::testbed::Testbed;
@@ -36,8 +36,6 @@ const TICK: Duration = Duration::from_millis(5);
 const PATTERN_TIME: Duration = Duration::from_millis(1700);
 /// How long after its time the updater may still be at work.
 const UPDATER_PATIENCE: Duration = Duration::from_secs(60);
-/// Wrong packets of which an explanation is kept.
-const EXPLAINED: usize = 5;
 
 /// What to do.
 #[derive(Clone, Debug)]
@@ -130,21 +128,20 @@ pub fn run(settings: &Settings, stop: &AtomicBool, mut progress: impl FnMut(&Tal
     traffic.start();
     let (updater, reports) = start_updater(settings, &device)?;
     let mut experiment = Experiment {
-        checker: Checker::new(&scene.tables, &scene.destinations),
-        traffic,
+        observer: Observer::new(Checker::new(&scene.tables, &scene.destinations), traffic),
         device,
         updater,
         reports,
         quiet_until: 0,
         swaps: 0,
-        explanations: Vec::new(),
     };
     let seconds = experiment.observe(stop, &mut progress)?;
     experiment.finish()?;
     Ok(experiment.outcome(settings, seconds))
 }
 
-fn traffic_spec(scene: &Scene, cpus: Cpus) -> TrafficSpec {
+/// All patterns of a scene, on the CPU for traffic.
+pub fn traffic_spec(scene: &Scene, cpus: Cpus) -> TrafficSpec {
     TrafficSpec {
         frames: scene.frames.clone(),
         patterns: scene.patterns.clone(),
@@ -168,15 +165,13 @@ fn start_updater(settings: &Settings, device: &Device) -> Result<(ChildProcess, 
 }
 
 struct Experiment {
-    checker: Checker,
-    traffic: Traffic,
+    observer: Observer,
     device: Device,
     updater: ChildProcess,
     reports: Receiver<Result<Report>>,
     /// No update that the checker does not know begins before this time.
     quiet_until: u64,
     swaps: u64,
-    explanations: Vec<String>,
 }
 
 impl Experiment {
@@ -185,15 +180,12 @@ impl Experiment {
         let begin = Instant::now();
         let mut told = begin;
         while !stop.load(Ordering::Relaxed) && self.hear_updater()? {
-            self.traffic.set_pattern(pattern_at(begin.elapsed()));
+            self.observer.traffic().set_pattern(pattern_at(begin.elapsed()));
             self.hear_device()?;
-            self.judge();
-            if self.traffic.has_failed() {
-                self.traffic.stop()?;
-            }
+            self.observer.judge(self.quiet_until, |_, _| {})?;
             if told.elapsed() > Duration::from_secs(1) {
                 told = Instant::now();
-                progress(&self.checker.tally());
+                progress(&self.observer.tally());
             }
             std::thread::sleep(TICK);
         }
@@ -216,7 +208,7 @@ impl Experiment {
 
     fn note(&mut self, report: Report) {
         match report {
-            Report::Update(update) => self.checker.update(&update),
+            Report::Update(update) => self.observer.update(&update),
             Report::QuietUntil(time) => self.quiet_until = time,
         }
     }
@@ -226,21 +218,6 @@ impl Experiment {
             self.swaps += u64::from(event.is_installed());
         }
         self.device.note_version()
-    }
-
-    /// Judges the packets that ended before any update began that is not known yet.
-    fn judge(&mut self) {
-        let Experiment { checker, traffic, quiet_until, explanations, .. } = self;
-        traffic.read(|packet| {
-            if packet.ended.saturating_add(SLACK) >= *quiet_until {
-                return ControlFlow::Break(());
-            }
-            let verdict = checker.judge(packet);
-            if verdict == Verdict::Wrong && explanations.len() < EXPLAINED {
-                explanations.push(checker.explain(packet));
-            }
-            ControlFlow::Continue(())
-        });
     }
 
     /// Ends the updater and the traffic, judges what is left, and takes the program down.
@@ -253,14 +230,14 @@ impl Experiment {
                 self.note(report?);
             }
         }
-        self.traffic.stop()?;
+        self.observer.traffic().stop()?;
         self.hear_device()?;
-        self.judge();
+        self.observer.judge(self.quiet_until, |_, _| {})?;
         self.device.stop()
     }
 
-    fn outcome(self, settings: &Settings, seconds: f64) -> Outcome {
-        let (tally, counters) = (self.checker.tally(), self.traffic.counters());
+    fn outcome(mut self, settings: &Settings, seconds: f64) -> Outcome {
+        let (tally, counters) = (self.observer.tally(), self.observer.traffic().counters());
         let fallbacks = self.device.fallbacks() as f64 / counters.made.max(1) as f64;
         Outcome {
             program: "router".into(),
@@ -277,7 +254,7 @@ impl Experiment {
             kernel_races: tally.kernel_races,
             passed_packets: tally.passed,
             throttled: counters.throttled,
-            explanations: self.explanations,
+            explanations: self.observer.explanations().to_vec(),
         }
     }
 }

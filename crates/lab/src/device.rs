@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use runnel_kernel::Errno;
 use runnel_kernel::link::XdpLink;
 use runnel_kernel::map::{Map, Mapping};
-use runnel_kernel::program::Program;
+use runnel_kernel::program::{Program, enable_stats};
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
@@ -185,6 +185,21 @@ impl Device {
             Err(e) => return Err(e),
         }
         Ok(())
+    }
+
+    /// Cost of a packet in whatever runs on the hook, in ns, by the kernel's statistics over a burst; nothing if no
+    /// packet came, or another program took over meanwhile.
+    pub fn time_packets(&self, burst: Duration) -> Result<Option<f64>> {
+        let link = XdpLink::from_pin(&self.link_pin())?;
+        let id = link.info()?.program_id;
+        let program = Program::from_id(id)?;
+        let _stats = enable_stats()?;
+        let before = program.info()?;
+        std::thread::sleep(burst);
+        let after = program.info()?;
+        let runs = after.run_cnt - before.run_cnt;
+        let same = link.info()?.program_id == id;
+        Ok((same && runs > 0).then(|| (after.run_time_ns - before.run_time_ns) as f64 / runs as f64))
     }
 
     /// Versions that were noted, the original not counted.

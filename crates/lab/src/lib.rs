@@ -7,6 +7,7 @@
 //! | [`scene`], [`plan`] | tables, destinations, patterns of traffic; changes of the tables |
 //! | [`updater`], [`update`] | the process that makes the changes, and how it reports them |
 //! | [`checker`], [`history`] | what the original may have shown for a packet, given the updates |
+//! | [`observer`] | traffic and checker together |
 //! | [`device`], [`child`] | `runnel run` as a child process |
 //! | [`consistency`] | the experiment that puts all of these together |
 //!
@@ -21,6 +22,7 @@ pub mod consistency;
 pub mod device;
 pub mod error;
 pub mod history;
+pub mod observer;
 pub mod plan;
 pub mod scene;
 pub mod sys;

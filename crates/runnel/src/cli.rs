@@ -197,7 +197,7 @@ pub struct ReplayArgs {
     /// Program to replay the trace on, by the name of its function
     #[arg(long, value_name = "PROG")]
     pub prog: String,
-    /// Packets, as a pcap or pcapng file
+    /// Packets, as a pcap file
     #[arg(long, value_name = "PCAP", value_hint = ValueHint::FilePath)]
     pub trace: PathBuf,
     /// Contents of the maps, as `bpftool -j map dump` prints them, one array under each map's name

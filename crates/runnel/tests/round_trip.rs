@@ -1,77 +1,50 @@
-//! The router lifted and lowered again, without any transformation: the kernel takes it and it does the same.
+//! Lifted and lowered again without any transformation: the kernel takes the program, and it does the same.
 
-use std::os::fd::AsFd;
-use std::path::Path;
-use std::process::Command;
+mod checker_support;
 
-use runnel_bpf::lift::lift;
-use runnel_bpf::lower::{Layout, lower};
-use runnel_kernel::map::UpdateMode;
-use runnel_kernel::object::{LoadedObject, Object};
-use runnel_kernel::program::Program;
-use runnel_kernel::test_run::TestRunner;
+use checker_support::programs::{
+    CALLING, MOVING, REDIRECTING, VARYING, calling, moving, object, redirecting, varying,
+};
+use checker_support::{Object, Pair, contents};
+use router_ctl::Tables;
+use runnel::xdp::check::Finished;
+use runnel_bpf::maps_json::MapContents;
+use runnel_testkit::packet::Frame;
+use runnel_testkit::router::{every_branch, sample_tables};
+use runnel_testkit::trace::{Locality, Model, TraceSpec, trace};
 
-fn compile(dir: &Path) -> std::path::PathBuf {
-    let out = dir.join("router.bpf.o");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../nf/router/router.bpf.c");
-    let status = Command::new("clang-19")
-        .args(["-O2", "-g", "-target", "bpf", "-I/usr/include/x86_64-linux-gnu", "-c", source, "-o"])
-        .arg(&out)
-        .status()
-        .unwrap();
-    assert!(status.success());
-    out
-}
-
-fn filled(path: &Path, tables: &router_ctl::Tables) -> LoadedObject {
-    let loaded = Object::open(path).unwrap().load().unwrap();
-    for (map, entries) in tables.entries() {
-        let map = loaded.map(map).unwrap();
-        for (key, value) in entries {
-            map.update(&key, &value, UpdateMode::Any).unwrap();
-        }
-    }
-    loaded
+fn survives(object: &Object, program: &str, contents: &MapContents, packets: &[Vec<u8>]) -> Finished {
+    let pair = Pair::new(object, program, contents);
+    let finished = pair.compare_round_trip(packets);
+    assert!(finished.report.agrees(), "{program}:\n{}", finished.report);
+    finished
 }
 
 #[test]
-fn the_router_survives_lifting_and_lowering() {
-    let dir = tempfile::tempdir().unwrap();
-    let object = compile(dir.path());
+fn the_router_survives_on_every_branch() {
+    let tables = sample_tables(1);
+    let packets: Vec<Vec<u8>> =
+        every_branch(&tables).unwrap().cases.into_iter().map(|case| case.packet).collect();
+    let finished = survives(&Object::router(), "router", &contents(&tables), &packets);
+    assert_eq!(finished.report.verdicts.len(), 5, "every verdict: {:?}", finished.report.verdicts);
+}
+
+#[test]
+fn the_router_survives_traffic() {
     let prefixes = runnel_testkit::routes::generate(500, 1).unwrap();
-    let tables = router_ctl::Tables::spread(&prefixes, 16, 4).unwrap();
-    let original = filled(&object, &tables);
-    let other = filled(&object, &tables);
-    let spec = &original.program("router").unwrap().spec;
-    let program = lift(spec).unwrap();
-    runnel_ir::verify(&program).unwrap();
-    println!("{program}");
-    let lowered = lower(&program, &Layout::default()).unwrap();
-    let mut new = spec.clone();
-    new.insns = lowered.insns;
-    println!("{}", runnel_bpf::disasm::program(&new));
-    let maps = other.maps_of(spec).unwrap();
-    let fds: Vec<_> = maps.iter().map(|m| m.as_fd()).collect();
-    let (candidate, stats) = match Program::load(&new, &fds) {
-        Ok(loaded) => loaded,
-        Err(e) => panic!("{e}\n{}", e.log),
-    };
-    println!("{stats:?} {} -> {}", spec.insns.len(), new.insns.len());
-    let spec = runnel_testkit::trace::TraceSpec {
-        packets: 5000,
-        model: runnel_testkit::trace::Model::Pareto(runnel_testkit::trace::Locality::None),
-        payload: 18,
-        seed: 1,
-    };
-    let trace = runnel_testkit::trace::trace(&prefixes, &spec).unwrap();
-    let mut a = TestRunner::new(&original.program("router").unwrap().program);
-    let mut b = TestRunner::new(&candidate);
-    let mut verdicts = std::collections::BTreeMap::new();
-    for packet in &trace {
-        let a = a.run(packet, &[]).unwrap();
-        let b = b.run(packet, &[]).unwrap();
-        *verdicts.entry(a.retval).or_insert(0) += 1;
-        assert_eq!((a.retval, a.data), (b.retval, b.data));
-    }
-    println!("{verdicts:?}");
+    let tables = Tables::spread(&prefixes, 16, 4).unwrap();
+    let spec = TraceSpec { packets: 5000, model: Model::Pareto(Locality::None), payload: 18, seed: 1 };
+    let packets = trace(&prefixes, &spec).unwrap();
+    let finished = survives(&Object::router(), "router", &contents(&tables), &packets);
+    assert!(finished.report.verdicts[&3] > 4000, "{:?}", finished.report.verdicts);
+}
+
+#[test]
+fn programs_of_other_kinds_survive() {
+    let frame = |i: usize| Frame { ttl: i as u8, payload: i % 300, ..Frame::to([10, 0, 0, i as u8].into()) };
+    let packets: Vec<Vec<u8>> = (0..500).map(|i| frame(i).build().unwrap()).collect();
+    survives(&object(VARYING), "varying", &varying(), &packets);
+    survives(&object(MOVING), "moving", &moving(), &packets);
+    survives(&object(REDIRECTING), "redirecting", &redirecting(), &packets);
+    survives(&object(CALLING), "calling", &calling(), &packets);
 }

@@ -4,14 +4,17 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod programs;
+
 use std::path::PathBuf;
 use std::process::Command;
 
 use router_ctl::Tables;
-use runnel::xdp::check::{Check, Finished, Subject, ThirdParty};
+use runnel::xdp::check::{Check, CheckError, Finished, Subject, ThirdParty};
 use runnel::xdp::maps::{Instance, Source, StandIn};
 use runnel::xdp::version::{Plan, Version};
 use runnel_bpf::insn::Insn;
+use runnel_bpf::lower::{Layout, lower};
 use runnel_bpf::maps_json::{Entry, MapContents, Value};
 use runnel_engine::specialize::Specialized;
 
@@ -89,6 +92,18 @@ impl Pair {
     pub fn compare_originals(&self, packets: &[Vec<u8>]) -> Finished {
         let subject = |instance| Subject::original(instance).unwrap_or_else(|e| panic!("{e}"));
         self.run(&subject(&self.a), &subject(&self.b), None, packets)
+    }
+
+    /// Compares the original with what lifting and lowering make of it.
+    pub fn compare_round_trip(&self, packets: &[Vec<u8>]) -> Finished {
+        let lowered = lower(&self.plan.ir, &Layout::default()).unwrap_or_else(|e| panic!("{e}"));
+        let original = Subject::original(&self.a).unwrap_or_else(|e| panic!("{e}"));
+        let copy = match Subject::original_edited(&self.b, |insns| *insns = lowered.insns) {
+            Ok(copy) => copy,
+            Err(CheckError::Refused(refused)) => panic!("{refused}\n{}", refused.log),
+            Err(e) => panic!("{e}"),
+        };
+        self.run(&original, &copy, None, packets)
     }
 
     /// Compares a version, of which the bytecode was changed by `edit`, on these packets.

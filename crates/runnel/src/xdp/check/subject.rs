@@ -37,8 +37,19 @@ impl Subject {
     /// # Errors
     /// The rewritten copy cannot be made or loaded.
     pub fn original(instance: &Instance) -> Result<Subject, CheckError> {
+        Self::original_edited(instance, |_| ())
+    }
+
+    /// The original with its bytecode changed by `edit`: into what lifting and lowering make of it, say.
+    ///
+    /// # Errors
+    /// As [`Subject::original`].
+    pub fn original_edited(
+        instance: &Instance,
+        edit: impl FnOnce(&mut Vec<Insn>),
+    ) -> Result<Subject, CheckError> {
         let pins = Pins::new()?;
-        let program = load_original(instance, &pins)?;
+        let program = load_original(instance, edit, &pins)?;
         Ok(Subject { program, addresses: addresses(instance)?, pins, _fallback: None })
     }
 
@@ -60,7 +71,7 @@ impl Subject {
         edit: impl FnOnce(&mut Vec<Insn>),
     ) -> Result<Subject, CheckError> {
         let pins = Pins::new()?;
-        let fallback = fallback_array(&load_original(instance, &pins)?)?;
+        let fallback = fallback_array(&load_original(instance, |_| (), &pins)?)?;
         let mut spec = version.candidate.spec.clone();
         edit(&mut spec.insns);
         let maps = instance.maps()?;
@@ -104,9 +115,15 @@ impl Subject {
     }
 }
 
-fn load_original(instance: &Instance, pins: &Pins) -> Result<Program, CheckError> {
+fn load_original(
+    instance: &Instance,
+    edit: impl FnOnce(&mut Vec<Insn>),
+    pins: &Pins,
+) -> Result<Program, CheckError> {
     let fds = instance.maps()?.into_iter().map(|m| m.as_fd()).collect();
-    load(&instance.original()?.spec, fds, pins)
+    let mut spec = instance.original()?.spec.clone();
+    edit(&mut spec.insns);
+    load(&spec, fds, pins)
 }
 
 fn load<'a>(spec: &ProgramSpec, mut fds: Vec<BorrowedFd<'a>>, pins: &'a Pins) -> Result<Program, CheckError> {

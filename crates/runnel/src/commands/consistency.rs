@@ -1,0 +1,143 @@
+//! `runnel bench consistency`: while packets flow and another process changes the tables, does any packet show a
+//! state that the original could not have shown?
+//!
+//! The experiment itself is the lab's ([`runnel_lab::consistency`]); this starts it, prints what came out and
+//! decides whether it is good. The same binary also is the process that changes the tables, by a hidden flag.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::Args;
+use runnel_lab::LabError;
+use runnel_lab::checker::Tally;
+use runnel_lab::consistency::{Outcome, Settings, run};
+use runnel_lab::scene::SceneSpec;
+use runnel_lab::updater::{self, Order};
+
+use crate::failure::{Failure, Result};
+use crate::output::{Align, Output, TextTable};
+
+/// Where `make nf` leaves its object.
+const OBJECT: &str = "target/nf/router.bpf.o";
+/// Routes, as many as a small backbone router's.
+const ROUTES: usize = 2500;
+/// Updates per second; a little above the thousand that is promised, for the last burst may be cut.
+const RATE: u32 = 1100;
+
+/// Arguments of `bench consistency`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ConsistencyArgs {
+    /// consistency: for how many seconds tables are changed
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub seconds: u64,
+    /// consistency: which tables, packets and changes are drawn
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// consistency: keep the watcher from moving the epoch, and succeed only if wrong packets are found: shows that
+    /// the checker would notice
+    #[arg(long)]
+    pub without_bump: bool,
+    /// Be the process that changes the tables
+    #[arg(long, value_name = "ORDER", hide = true)]
+    pub updater: Option<String>,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// What keeps it from being run; wrong or lost packets; with `--without-bump`, that there are no wrong ones.
+pub fn execute(args: &ConsistencyArgs, object: Option<PathBuf>, output: &Output) -> Result<()> {
+    if let Some(order) = &args.updater {
+        let order = Order::from_argument(order)?;
+        return Ok(updater::run(&order, io::stdout().lock())?);
+    }
+    let settings = settings(args, object.unwrap_or_else(|| OBJECT.into()))?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&stop);
+    ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed))
+        .map_err(|e| Failure::new("cannot listen for the signal to stop").because(e))?;
+    // Whether a line of progress can be printed is no reason to end the experiment.
+    let outcome = run(&settings, &stop, |tally| drop(output.text(progress(tally))))?;
+    output.text(format_args!("\n{}", summary(&outcome)))?;
+    for explanation in &outcome.explanations {
+        output.text(explanation)?;
+    }
+    output.report(std::slice::from_ref(&outcome))?;
+    verdict(args, &outcome, stop.load(Ordering::Relaxed))
+}
+
+fn settings(args: &ConsistencyArgs, object: PathBuf) -> Result<Settings> {
+    if !object.exists() {
+        return Err(Failure::new(format!("there is no router at `{}`", object.display()))
+            .advise("compile it with `make nf`, or name another object with `--object`"));
+    }
+    let runnel = std::env::current_exe()
+        .map_err(|e| Failure::new("cannot find this program's own file").because(e))?;
+    let updater = ["bench", "consistency", "--updater"].map(str::to_owned).to_vec();
+    Ok(Settings {
+        updater: (runnel.clone(), updater),
+        runnel,
+        object,
+        scene: SceneSpec { routes: ROUTES, seed: args.seed },
+        seconds: args.seconds,
+        rate: RATE,
+        bump: !args.without_bump,
+    })
+}
+
+impl From<LabError> for Failure {
+    fn from(error: LabError) -> Failure {
+        match error {
+            LabError::Kernel(e) => e.into(),
+            other => Failure::new(other.to_string()),
+        }
+    }
+}
+
+fn progress(tally: &Tally) -> String {
+    format!(
+        "{} packets judged, {} wrong, {} lost; {} updates, {} packets within 50 µs of one",
+        tally.packets, tally.wrong, tally.lost, tally.updates, tally.close
+    )
+}
+
+fn summary(outcome: &Outcome) -> TextTable {
+    let mut table = TextTable::plain([Align::Left, Align::Right, Align::Left]);
+    let mut row = |name: &str, value: String, remark: String| table.row([name.to_owned(), value, remark]);
+    let rate = |per_second: f64| format!("{per_second:.0} a second");
+    row("time", format!("{:.1} s", outcome.seconds), String::new());
+    row("packets, each judged", outcome.packets.to_string(), rate(outcome.packet_rate()));
+    row("updates", outcome.updates.to_string(), rate(outcome.update_rate()));
+    row("versions swapped in", outcome.swaps.to_string(), String::new());
+    row("packets in optimized code", format!("{:.1} %", 100.0 * outcome.optimized_share), String::new());
+    row("started within 50 µs of an update", outcome.packets_within_50us.to_string(), String::new());
+    row("  which concerned them", outcome.concerned_within_50us.to_string(), String::new());
+    let races = "the original shows these too, by races of the kernel's hash table".to_owned();
+    row("right by a race only", outcome.kernel_races.to_string(), races);
+    row("lost", outcome.lost_packets.to_string(), String::new());
+    row("wrong", outcome.wrong_outcomes.to_string(), String::new());
+    table
+}
+
+fn verdict(args: &ConsistencyArgs, outcome: &Outcome, stopped: bool) -> Result<()> {
+    if args.without_bump {
+        return if outcome.wrong_outcomes > 0 {
+            Ok(())
+        } else {
+            Err(Failure::new("no wrong packet was found though the watcher's bump was off: the checker is blind"))
+        };
+    }
+    if outcome.wrong_outcomes > 0 {
+        let what = format!("{} packets show what the original could not have shown", outcome.wrong_outcomes);
+        return Err(Failure::new(what));
+    }
+    if outcome.lost_packets > 0 {
+        return Err(Failure::new(format!("{} packets were lost", outcome.lost_packets)));
+    }
+    if stopped {
+        return Err(Failure::new("interrupted before the time was up"));
+    }
+    Ok(())
+}
