@@ -217,12 +217,15 @@ pub struct BenchArgs {
     /// eBPF object of the network function; by default the one that `make nf` leaves in target/nf
     #[arg(long, value_name = "OBJ", value_hint = ValueHint::FilePath)]
     pub object: Option<PathBuf>,
-    /// Packets of each locality, all of which are compared and timed
+    /// router: packets of each locality, all of which are compared and timed
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = packets)]
     pub packets: usize,
-    /// Directory to draw plots into
+    /// router: directory to draw plots into
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub plot: Option<PathBuf>,
+    /// What only the consistency experiment takes.
+    #[command(flatten)]
+    pub consistency: ConsistencyArgs,
     /// Machine-readable output.
     #[command(flatten)]
     pub json: JsonFile,
@@ -241,6 +244,27 @@ fn packets(text: &str) -> Result<usize, String> {
 pub enum Suite {
     /// The router: original against optimized, at three localities of traffic
     Router,
+    /// Another process changes the router's tables while packets flow: does any packet show a state that the original
+    /// could not have shown?
+    Consistency,
+}
+
+/// Arguments of `runnel bench consistency` beside those of every suite.
+#[derive(Clone, Debug, Args)]
+pub struct ConsistencyArgs {
+    /// consistency: for how many seconds tables are changed
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub seconds: u64,
+    /// consistency: decides which tables, packets and changes are drawn
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// consistency: keep the watcher from moving the epoch, and succeed only if wrong packets are found, to show that the
+    /// checker would notice
+    #[arg(long)]
+    pub without_bump: bool,
+    /// Be the process that changes the tables
+    #[arg(long, value_name = "ORDER", hide = true)]
+    pub updater: Option<String>,
 }
 
 /// Arguments of `runnel completions`.

@@ -1,11 +1,17 @@
 //! `runnel bench`: the experiments, each with its own inputs, printed and drawn.
 
+mod consistency;
 mod plot;
 mod router;
 
+use std::path::{Path, PathBuf};
+
 use crate::cli::{BenchArgs, Suite};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::output::Output;
+
+/// Where `make nf` leaves the router's object.
+const OBJECT: &str = "target/nf/router.bpf.o";
 
 /// Runs a suite.
 ///
@@ -14,5 +20,16 @@ use crate::output::Output;
 pub fn execute(args: &BenchArgs, output: &Output) -> Result<()> {
     match args.suite {
         Suite::Router => router::run(args, output),
+        Suite::Consistency => consistency::run(args, output),
     }
+}
+
+/// The router's object: the one that was named, else the one that `make nf` leaves.
+fn router_object(named: Option<&Path>) -> Result<PathBuf> {
+    let object = named.unwrap_or(Path::new(OBJECT));
+    if object.exists() {
+        return Ok(object.to_owned());
+    }
+    Err(Failure::new(format!("there is no router at `{}`", object.display()))
+        .advise("compile it with `make nf`, or name another object with `--object`"))
 }

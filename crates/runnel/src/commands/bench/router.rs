@@ -22,7 +22,7 @@ use super::super::replay::{TOLD, differs, failure};
 use super::super::results::{
     Outcome, Row, print_comparison, print_reach, print_version, rows, timing, timings,
 };
-use super::plot;
+use super::{plot, router_object};
 use crate::cli::BenchArgs;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
@@ -33,8 +33,6 @@ use crate::xdp::trial::Trial;
 
 /// The program.
 const PROGRAM: &str = "router";
-/// Where `make nf` leaves its object.
-const OBJECT: &str = "target/nf/router.bpf.o";
 /// Prefixes of the generated table: as many as the backbone router has.
 const ROUTES: usize = 2_592;
 /// Next hops and ports.
@@ -59,11 +57,7 @@ struct Input {
 /// # Errors
 /// What keeps it from running, and any difference.
 pub fn run(args: &BenchArgs, output: &Output) -> Result<()> {
-    let object = args.object.clone().unwrap_or_else(|| OBJECT.into());
-    if !object.exists() {
-        return Err(Failure::new(format!("there is no router at `{}`", object.display()))
-            .advise("compile it with `make nf`, or name another object with `--object`"));
-    }
+    let object = router_object(args.object.as_deref())?;
     let input = input()?;
     let devices = StandIn::new().map_err(|e| failure(e.into()))?;
     let small = sampled(&object, &devices)?;

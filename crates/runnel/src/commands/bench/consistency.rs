@@ -9,57 +9,39 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use clap::Args;
 use runnel_lab::LabError;
 use runnel_lab::checker::Tally;
-use runnel_lab::consistency::{Outcome, Settings, run};
+use runnel_lab::consistency::{self, Outcome, Settings};
 use runnel_lab::scene::SceneSpec;
 use runnel_lab::updater::{self, Order};
 
+use super::router_object;
+use crate::cli::{BenchArgs, ConsistencyArgs};
 use crate::failure::{Failure, Result};
 use crate::output::{Align, Output, TextTable};
 
-/// Where `make nf` leaves its object.
-const OBJECT: &str = "target/nf/router.bpf.o";
 /// Routes, as many as a small backbone router's.
 const ROUTES: usize = 2500;
 /// Updates per second; a little above the thousand that is promised, for the last burst may be cut.
 const RATE: u32 = 1100;
 
-/// Arguments of `bench consistency`.
-#[derive(Clone, Debug, Default, Args)]
-pub struct ConsistencyArgs {
-    /// consistency: for how many seconds tables are changed
-    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub seconds: u64,
-    /// consistency: which tables, packets and changes are drawn
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
-    /// consistency: keep the watcher from moving the epoch, and succeed only if wrong packets are found: shows that
-    /// the checker would notice
-    #[arg(long)]
-    pub without_bump: bool,
-    /// Be the process that changes the tables
-    #[arg(long, value_name = "ORDER", hide = true)]
-    pub updater: Option<String>,
-}
-
 /// Runs the experiment.
 ///
 /// # Errors
 /// What keeps it from being run; wrong or lost packets; with `--without-bump`, that there are no wrong ones.
-pub fn execute(args: &ConsistencyArgs, object: Option<PathBuf>, output: &Output) -> Result<()> {
+pub fn run(args: &BenchArgs, output: &Output) -> Result<()> {
+    let (object, args) = (&args.object, &args.consistency);
     if let Some(order) = &args.updater {
         let order = Order::from_argument(order)?;
         return Ok(updater::run(&order, io::stdout().lock())?);
     }
-    let settings = settings(args, object.unwrap_or_else(|| OBJECT.into()))?;
+    let settings = settings(args, router_object(object.as_deref())?)?;
     let stop = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&stop);
     ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed))
         .map_err(|e| Failure::new("cannot listen for the signal to stop").because(e))?;
     // Whether a line of progress can be printed is no reason to end the experiment.
-    let outcome = run(&settings, &stop, |tally| drop(output.text(progress(tally))))?;
+    let outcome = consistency::run(&settings, &stop, |tally| drop(output.text(progress(tally))))?;
     output.text(format_args!("\n{}", summary(&outcome)))?;
     for explanation in &outcome.explanations {
         output.text(explanation)?;
@@ -69,10 +51,6 @@ pub fn execute(args: &ConsistencyArgs, object: Option<PathBuf>, output: &Output)
 }
 
 fn settings(args: &ConsistencyArgs, object: PathBuf) -> Result<Settings> {
-    if !object.exists() {
-        return Err(Failure::new(format!("there is no router at `{}`", object.display()))
-            .advise("compile it with `make nf`, or name another object with `--object`"));
-    }
     let runnel = std::env::current_exe()
         .map_err(|e| Failure::new("cannot find this program's own file").because(e))?;
     let updater = ["bench", "consistency", "--updater"].map(str::to_owned).to_vec();
@@ -126,7 +104,9 @@ fn verdict(args: &ConsistencyArgs, outcome: &Outcome, stopped: bool) -> Result<(
         return if outcome.wrong_outcomes > 0 {
             Ok(())
         } else {
-            Err(Failure::new("no wrong packet was found though the watcher's bump was off: the checker is blind"))
+            Err(Failure::new(
+                "no wrong packet was found though the watcher's bump was off: the checker is blind",
+            ))
         };
     }
     if outcome.wrong_outcomes > 0 {
