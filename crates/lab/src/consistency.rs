@@ -21,7 +21,7 @@ use crate::device::{Device, DeviceSpec};
 use crate::error::Result;
 use crate::observer::Observer;
 use crate::scene::{Pattern, Scene, SceneSpec};
-use crate::sys::{self, Cpus};
+use crate::sys::{Cpus, StayOnCpu};
 use crate::testbed::Testbed;
 use crate::traffic::{Traffic, TrafficSpec};
 use crate::update::Report;
@@ -110,7 +110,7 @@ impl Outcome {
 /// Errors: what keeps it from being run to its end. Wrong packets are a result, not an error.
 pub fn run(settings: &Settings, stop: &AtomicBool, mut progress: impl FnMut(&Tally)) -> Result<Outcome> {
     let cpus = Cpus::choose()?;
-    sys::stay_on_cpu(cpus.control)?;
+    let _here = StayOnCpu::new(cpus.control)?;
     let scene = Scene::new(settings.scene)?;
     let testbed = Arc::new(Testbed::new()?);
     let bpffs = PrivateBpffs::new()?;
@@ -124,7 +124,6 @@ pub fn run(settings: &Settings, stop: &AtomicBool, mut progress: impl FnMut(&Tal
     let mut device = Device::start(&testbed, &spec)?;
     let mut traffic = Traffic::attach(&testbed, &traffic_spec(&scene, cpus))?;
     device.wait_for_version("routes", scene.tables.routes.len())?;
-    device.note_version()?;
     traffic.start();
     let (updater, reports) = start_updater(settings, &device)?;
     let mut experiment = Experiment {
@@ -134,6 +133,7 @@ pub fn run(settings: &Settings, stop: &AtomicBool, mut progress: impl FnMut(&Tal
         reports,
         quiet_until: 0,
         swaps: 0,
+        fallbacks: 0,
     };
     let seconds = experiment.observe(stop, &mut progress)?;
     experiment.finish()?;
@@ -172,6 +172,8 @@ struct Experiment {
     /// No update that the checker does not know begins before this time.
     quiet_until: u64,
     swaps: u64,
+    /// Packets that versions handed to the original, known in the end.
+    fallbacks: u64,
 }
 
 impl Experiment {
@@ -217,7 +219,7 @@ impl Experiment {
         while let Some(event) = self.device.event()? {
             self.swaps += u64::from(event.is_installed());
         }
-        self.device.note_version()
+        Ok(())
     }
 
     /// Ends the updater and the traffic, judges what is left, and takes the program down.
@@ -233,12 +235,13 @@ impl Experiment {
         self.observer.traffic().stop()?;
         self.hear_device()?;
         self.observer.judge(self.quiet_until, |_, _| {})?;
-        self.device.stop()
+        self.fallbacks = self.device.stop()?;
+        Ok(())
     }
 
     fn outcome(mut self, settings: &Settings, seconds: f64) -> Outcome {
         let (tally, counters) = (self.observer.tally(), self.observer.traffic().counters());
-        let fallbacks = self.device.fallbacks() as f64 / counters.made.max(1) as f64;
+        let fallbacks = self.fallbacks as f64 / counters.made.max(1) as f64;
         Outcome {
             program: "router".into(),
             seconds,

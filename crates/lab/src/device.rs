@@ -9,9 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use runnel_kernel::Errno;
 use runnel_kernel::link::XdpLink;
-use runnel_kernel::map::{Map, Mapping};
 use runnel_kernel::program::{Program, enable_stats};
 use serde_json::Value;
 use tempfile::NamedTempFile;
@@ -25,9 +23,6 @@ use crate::testbed::{ROUTER_DEV, Testbed};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The environment variable that turns the watcher's bump off.
 const BUMP: &str = "RUNNEL_WATCHER_BUMP";
-/// The map of a version's data, and where in it the packets are counted that it handed to the original.
-const VERSION_DATA: &str = "runnel_data";
-const FALLBACKS: usize = 0;
 
 /// How to start `runnel run`.
 #[derive(Clone, Debug)]
@@ -64,6 +59,11 @@ impl Event {
         self.kind() == "cycle" && self.body["outcome"] == "installed"
     }
 
+    /// Packets that versions had handed to the original by then.
+    pub fn fallbacks(&self) -> Option<u64> {
+        self.body["fallbacks_in_all"].as_u64()
+    }
+
     /// A number in it.
     pub fn number(&self, field: &str) -> Option<f64> {
         self.body[field].as_f64()
@@ -76,8 +76,6 @@ pub struct Device {
     process: ChildProcess,
     events: Receiver<Event>,
     pins: PathBuf,
-    /// Ids of the programs that were seen on the hook, and their fall-back counters.
-    versions: Vec<(u32, Option<Mapping>)>,
 }
 
 impl Device {
@@ -101,7 +99,7 @@ impl Device {
             }
         })?;
         let pins = spec.state_dir.join(ROUTER_DEV);
-        let mut device = Device { process, events, pins, versions: Vec::new() };
+        let mut device = Device { process, events, pins };
         device.wait_for("the program to be attached", |e| e.kind() == "started")?;
         Ok(device)
     }
@@ -165,26 +163,12 @@ impl Device {
         }
     }
 
-    /// Interrupts it as Ctrl-C does, and waits for its clean end.
-    pub fn stop(&mut self) -> Result<()> {
+    /// Interrupts it as Ctrl-C does, and waits for its clean end; how many packets its versions handed to the original.
+    pub fn stop(&mut self) -> Result<u64> {
         self.process.signal(Signal::SIGINT);
-        self.process.wait(PATIENCE)
-    }
-
-    /// Looks which version is on the hook, so that [`Device::fallbacks`] counts its packets too. To be called more
-    /// often than versions come.
-    pub fn note_version(&mut self) -> Result<()> {
-        let id = XdpLink::from_pin(&self.link_pin())?.info()?.program_id;
-        if self.versions.iter().any(|(seen, _)| *seen == id) {
-            return Ok(());
-        }
-        match counter_of(id) {
-            Ok(counter) => self.versions.push((id, counter)),
-            // Replaced in this very moment.
-            Err(LabError::Kernel(e)) if e.errno() == Some(Errno(libc::ENOENT)) => {}
-            Err(e) => return Err(e),
-        }
-        Ok(())
+        self.process.wait(PATIENCE)?;
+        let last = self.events.try_iter().last().and_then(|event| event.fallbacks());
+        last.ok_or_else(|| self.process.error("did not tell how many packets went to the original"))
     }
 
     /// Cost of a packet in whatever runs on the hook, in ns, by the kernel's statistics over a burst; nothing if no
@@ -201,16 +185,6 @@ impl Device {
         let same = link.info()?.program_id == id;
         Ok((same && runs > 0).then(|| (after.run_time_ns - before.run_time_ns) as f64 / runs as f64))
     }
-
-    /// Versions that were noted, the original not counted.
-    pub fn versions(&self) -> usize {
-        self.versions.iter().filter(|(_, counter)| counter.is_some()).count()
-    }
-
-    /// Packets that the versions noted have handed to the original so far.
-    pub fn fallbacks(&self) -> u64 {
-        self.versions.iter().filter_map(|(_, counter)| Some(counter.as_ref()?.load_u64(FALLBACKS))).sum()
-    }
 }
 
 /// The tables in a file for `--maps`.
@@ -221,17 +195,6 @@ fn write_contents(tables: &router_ctl::Tables) -> Result<NamedTempFile> {
         Ok(file)
     };
     write().map_err(|e| LabError::io("writing the tables to a file", e))
-}
-
-/// The fall-back counter of a version; the original has none.
-fn counter_of(program: u32) -> Result<Option<Mapping>> {
-    for id in Program::from_id(program)?.info()?.map_ids {
-        let map = Map::from_id(id)?;
-        if map.spec().name == VERSION_DATA {
-            return Ok(Some(map.mmap(false)?));
-        }
-    }
-    Ok(None)
 }
 
 /// The path of a binary that was built beside the one that runs.

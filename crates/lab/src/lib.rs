@@ -13,7 +13,7 @@
 //!
 //! Packets run on one CPU and everything else on another, so that updates and packets really meet. The bench
 //! uses `runnel` as its users do, through its command line, events and pins, and depends on nothing of its
-//! insides but the name of a counter. It is for one program, the router of `nf/router`; another needs a
+//! insides. It is for one program, the router of `nf/router`; another needs a
 //! checker of its own.
 
 pub mod checker;

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use libbpf_sys as sys;
-use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use runnel_kernel::program::Program;
 
@@ -63,12 +63,35 @@ pub(crate) fn attach_tcx_ingress(program: &Program, ifindex: u32) -> io::Result<
     Ok(unsafe { OwnedFd::from_raw_fd(ret) })
 }
 
-/// Keeps the calling thread, and all that it starts from now on, on one CPU.
-pub fn stay_on_cpu(cpu: usize) -> Result<()> {
-    let mut set = CpuSet::new();
-    set.set(cpu)
-        .and_then(|()| sched_setaffinity(Pid::from_raw(0), &set))
-        .map_err(|e| LabError::io(format!("moving to CPU {cpu}"), e))
+/// Keeps the thread that made it, and all that it starts meanwhile, on one CPU. To be dropped by that same thread,
+/// which then may run where it could before.
+#[derive(Debug)]
+pub struct StayOnCpu {
+    before: CpuSet,
+}
+
+impl StayOnCpu {
+    /// Moves the calling thread to a CPU.
+    pub fn new(cpu: usize) -> Result<StayOnCpu> {
+        let before = allowed()?;
+        let mut set = CpuSet::new();
+        set.set(cpu)
+            .and_then(|()| sched_setaffinity(Pid::from_raw(0), &set))
+            .map_err(|e| LabError::io(format!("moving to CPU {cpu}"), e))?;
+        Ok(StayOnCpu { before })
+    }
+}
+
+impl Drop for StayOnCpu {
+    fn drop(&mut self) {
+        // If those CPUs are gone, it stays where it is.
+        let _ = sched_setaffinity(Pid::from_raw(0), &self.before);
+    }
+}
+
+/// The CPUs that the calling thread may run on.
+fn allowed() -> Result<CpuSet> {
+    sched_getaffinity(Pid::from_raw(0)).map_err(|e| LabError::io("asking which CPUs may be used", e))
 }
 
 /// How the CPUs are divided: packets run on one, everything else on another.
@@ -81,11 +104,10 @@ pub struct Cpus {
 }
 
 impl Cpus {
-    /// The last CPU that this process may use for the traffic, the first for the rest; the same one where
+    /// The last CPU that this thread may use for the traffic, the first for the rest; the same one where
     /// there is but one.
     pub fn choose() -> Result<Cpus> {
-        let set = nix::sched::sched_getaffinity(Pid::from_raw(0))
-            .map_err(|e| LabError::io("asking which CPUs may be used", e))?;
+        let set = allowed()?;
         let mut allowed = (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false));
         let control = allowed.next().unwrap_or(0);
         Ok(Cpus { traffic: allowed.next_back().unwrap_or(control), control })

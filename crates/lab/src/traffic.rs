@@ -26,7 +26,7 @@ use runnel_kernel::object::{LoadedObject, Object};
 use runnel_kernel::program::Program;
 
 use crate::error::{LabError, Result};
-use crate::sys::{self, MAX_BATCH};
+use crate::sys::{self, MAX_BATCH, StayOnCpu};
 use crate::testbed::Testbed;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/traffic.bpf.o"));
@@ -295,7 +295,7 @@ impl Drop for Traffic {
 
 impl Engine {
     fn generate(&self) -> Result<()> {
-        sys::stay_on_cpu(self.cpu)?;
+        let _here = StayOnCpu::new(self.cpu)?;
         let ifindex = self.testbed.tester_ifindex();
         while !self.stop.load(Ordering::SeqCst) {
             sys::run_live(&self.program, &self.frame, ifindex, FRAMES_PER_CALL, self.batch)

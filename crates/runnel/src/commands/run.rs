@@ -64,10 +64,11 @@ pub fn execute(args: &RunArgs, output: &Output) -> Result<()> {
     let mut driver =
         Driver { session, controller: Controller::new(Policy::default()), say, original_ns: None };
     let outcome = driver.say.started(&driver.session).and_then(|()| driver.until(&stop));
+    let fallbacks = driver.session.fallbacks_in_all();
     let stopped = driver.session.stop();
     outcome?;
     stopped?;
-    driver.say.stopped()
+    driver.say.stopped(fallbacks)
 }
 
 /// The watcher finds a map from a descriptor by the kernel's own types.
@@ -118,7 +119,7 @@ impl Driver<'_> {
                 Step::Cycled(cycle) => {
                     let installed = matches!(cycle.outcome, Outcome::Installed(_));
                     let after = if installed { self.ns()? } else { None };
-                    self.say.cycle(&cycle, self.original_ns, after)?;
+                    self.say.cycle(&cycle, self.original_ns, after, self.session.fallbacks_in_all())?;
                     last = std::time::Instant::now();
                 }
                 Step::Current if last.elapsed() >= STATUS => {
@@ -162,9 +163,9 @@ impl Say<'_> {
             .event(&json!({"event": "started", "program": program, "state_dir": dir, "took_over": took_over}))
     }
 
-    fn stopped(&self) -> Result<()> {
+    fn stopped(&self, fallbacks: u64) -> Result<()> {
         self.output.text("detached; nothing is left behind\n")?;
-        self.output.event(&json!({"event": "stopped"}))
+        self.output.event(&json!({"event": "stopped", "fallbacks_in_all": fallbacks}))
     }
 
     fn status(&self, now: Option<(f64, u64)>, original: Option<f64>, fallbacks: u64) -> Result<()> {
@@ -180,9 +181,11 @@ impl Say<'_> {
             "original_ns_per_packet": original, "fallbacks": fallbacks}))
     }
 
-    fn cycle(&self, cycle: &Cycle, before: Option<f64>, after: Option<f64>) -> Result<()> {
+    fn cycle(&self, cycle: &Cycle, before: Option<f64>, after: Option<f64>, fallbacks: u64) -> Result<()> {
         self.output.text(cycle_text(cycle, before, after))?;
-        self.output.event(&cycle_json(cycle, before, after))
+        let mut event = cycle_json(cycle, before, after);
+        event["fallbacks_in_all"] = fallbacks.into();
+        self.output.event(&event)
     }
 }
 

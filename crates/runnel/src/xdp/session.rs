@@ -161,6 +161,8 @@ pub struct Session {
     fallback: Map,
     link: XdpLink,
     current: Option<Candidate>,
+    /// Packets that the versions before the current one handed to the original.
+    earlier_fallbacks: u64,
     /// Ids of our own versions that may still be loaded.
     ours: Vec<u32>,
     snapshots: Snapshots,
@@ -220,6 +222,7 @@ impl Session {
             fallback,
             link,
             current: None,
+            earlier_fallbacks: 0,
             ours: Vec::new(),
             snapshots: Snapshots::default(),
             took_over,
@@ -244,6 +247,11 @@ impl Session {
     /// Packets that the version on the hook handed to the original so far.
     pub fn fallbacks(&self) -> u64 {
         self.current.as_ref().map_or(0, Candidate::fallbacks)
+    }
+
+    /// Packets that all versions so far handed to the original.
+    pub fn fallbacks_in_all(&self) -> u64 {
+        self.earlier_fallbacks + self.fallbacks()
     }
 
     /// Cost of a packet on the hook, in nanoseconds, timed over a burst of `duration`, and how many packets it was
@@ -491,6 +499,7 @@ impl Target for Session {
             memory_bytes: candidate.memory_bytes,
         };
         let keep = candidate.program.id();
+        self.earlier_fallbacks = self.fallbacks_in_all();
         self.current = Some(candidate);
         self.ours.retain(|&id| id == keep || Program::from_id(id).is_ok());
         Ok(installed)

@@ -16,7 +16,7 @@ use runnel_lab::device::{Device, DeviceSpec, Event};
 use runnel_lab::observer::Observer;
 use runnel_lab::plan::Plan;
 use runnel_lab::scene::{Pattern, Scene, SceneSpec};
-use runnel_lab::sys::{self, Cpus};
+use runnel_lab::sys::{self, Cpus, StayOnCpu};
 use runnel_lab::testbed::Testbed;
 use runnel_lab::traffic::{Fate, Traffic};
 use runnel_lab::update::{Change, Update};
@@ -46,7 +46,7 @@ pub fn tell(runnel: &Path, object: &Path, stop: &AtomicBool, screen: &Screen) ->
         return Err(LabError::Missing { what: "router object (`make nf` compiles it)", path: object.into() });
     }
     let cpus = Cpus::choose()?;
-    sys::stay_on_cpu(cpus.control)?;
+    let _here = StayOnCpu::new(cpus.control)?;
     let scene = Scene::new(SCENE)?;
     screen.heading("An XDP router, as clang compiled it");
     let testbed = Arc::new(Testbed::new()?);
@@ -134,9 +134,13 @@ impl Story<'_> {
                 self.installed.push(event);
             }
         }
-        self.device.note_version()?;
         // Only this thread makes updates, and it makes none now.
         self.observer.judge(sys::monotonic_ns(), |_, _| {})
+    }
+
+    /// Packets that went to the original, as of the last installation.
+    fn fallbacks(&self) -> u64 {
+        self.installed.last().and_then(Event::fallbacks).unwrap_or_default()
     }
 
     fn is_over(&self) -> bool {
@@ -199,7 +203,7 @@ impl Story<'_> {
         self.observer.traffic().set_pattern(Pattern::Hot as usize);
         self.watch(Duration::from_millis(300), |_| false)?;
         let Some((frame, change, to)) = self.some_route() else { return Ok(()) };
-        let fallbacks = self.device.fallbacks();
+        let before = self.fallbacks();
         let update = self.make(change)?;
         let (mut stale, mut first) = (0u64, None);
         let destination = self.scene.destinations[usize::from(frame)];
@@ -229,7 +233,7 @@ impl Story<'_> {
         if let Some(event) = self.installed.last().filter(|event| event.at > update.ended) {
             self.screen.timed(&format!(
                 "the original took {} packets, then, {:.0} ms after the update, a new version went in",
-                self.device.fallbacks() - fallbacks,
+                self.fallbacks() - before,
                 (event.at - update.ended) as f64 / 1e6
             ));
         }
@@ -287,8 +291,8 @@ impl Story<'_> {
     fn end(mut self) -> Result<bool> {
         self.observer.traffic().stop()?;
         self.look()?;
-        let (tally, fallbacks) = (self.observer.tally(), self.device.fallbacks());
-        self.device.stop()?;
+        let tally = self.observer.tally();
+        let fallbacks = self.device.stop()?;
         let interrupted = self.is_over();
         self.screen.heading(if interrupted { "Interrupted" } else { "In the end" });
         let made = self.observer.traffic().counters().made.max(1);

@@ -22,6 +22,10 @@ use crate::output::{Align, Output, TextTable};
 
 /// Routes, as many as a small backbone router's.
 const ROUTES: usize = 2500;
+/// Below these a warning is printed: share of packets in optimized code, updates per second, packets within 50 µs.
+const ENOUGH_OPTIMIZED: f64 = 0.3;
+const ENOUGH_UPDATES: f64 = 1000.0;
+const ENOUGH_CLOSE: u64 = 10_000;
 /// Updates per second; a little above the thousand that is promised, for the last burst may be cut.
 const RATE: u32 = 1100;
 
@@ -45,6 +49,9 @@ pub fn run(args: &BenchArgs, output: &Output) -> Result<()> {
     output.text(format_args!("\n{}", summary(&outcome)))?;
     for explanation in &outcome.explanations {
         output.text(explanation)?;
+    }
+    for shortcoming in shortcomings(&outcome) {
+        output.text(format_args!("warning: {shortcoming}"))?;
     }
     output.report(std::slice::from_ref(&outcome))?;
     verdict(args, &outcome, stop.load(Ordering::Relaxed))
@@ -97,6 +104,21 @@ fn summary(outcome: &Outcome) -> TextTable {
     row("lost", outcome.lost_packets.to_string(), String::new());
     row("wrong", outcome.wrong_outcomes.to_string(), String::new());
     table
+}
+
+/// Where the experiment shows less than it is made for. No failure: all of this depends on the machine.
+fn shortcomings(outcome: &Outcome) -> Vec<String> {
+    let mut found = Vec::new();
+    if outcome.optimized_share < ENOUGH_OPTIMIZED {
+        found.push("too few packets in optimized code to show much".into());
+    }
+    if outcome.update_rate() < ENOUGH_UPDATES {
+        found.push(format!("fewer than {ENOUGH_UPDATES} updates a second"));
+    }
+    if outcome.packets_within_50us < ENOUGH_CLOSE {
+        found.push(format!("fewer than {ENOUGH_CLOSE} packets within 50 µs of an update"));
+    }
+    found
 }
 
 fn verdict(args: &ConsistencyArgs, outcome: &Outcome, stopped: bool) -> Result<()> {
