@@ -1,6 +1,7 @@
 //! Pins, and the BPF file system that they live in.
 //!
-//! [`ensure`] makes a directory usable for pins and says whether it had to mount something. [`PrivateBpffs`] is
+//! [`ensure`] makes a directory usable for pins and says whether it had to mount something; [`discard`] undoes it.
+//! [`PrivateBpffs`] is
 //! a file system of one's own that goes away with its guard, for tests and trials: nothing pinned there can be
 //! left behind or meet another process's pins.
 
@@ -34,6 +35,26 @@ pub fn ensure(dir: &Path) -> Result<Mounted> {
     }
     mount_bpffs(dir)?;
     Ok(Mounted::Now)
+}
+
+/// Undoes [`ensure`] once nothing is pinned in `dir` any more: unmounts what it mounted there, and removes the
+/// directory. One that is still in use stays: with something in it, or with somebody else's mount on it.
+///
+/// Errors: removing an empty directory fails for another reason.
+pub fn discard(dir: &Path, mounted: Mounted) -> Result<()> {
+    if mounted == Mounted::Now && is_empty(dir) && umount2(dir, MntFlags::empty()).is_err() {
+        return Ok(());
+    }
+    match std::fs::remove_dir(dir) {
+        Err(e) if !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTEMPTY | libc::EBUSY)) => {
+            Err(Error::io(format!("removing {}", dir.display()), e))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_empty(dir: &Path) -> bool {
+    std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 /// Whether an existing path lies in a BPF file system.

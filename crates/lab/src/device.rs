@@ -76,6 +76,7 @@ pub struct Device {
     process: ChildProcess,
     events: Receiver<Event>,
     pins: PathBuf,
+    took_over: bool,
 }
 
 impl Device {
@@ -99,14 +100,25 @@ impl Device {
             }
         })?;
         let pins = spec.state_dir.join(ROUTER_DEV);
-        let mut device = Device { process, events, pins };
-        device.wait_for("the program to be attached", |e| e.kind() == "started")?;
+        let mut device = Device { process, events, pins, took_over: false };
+        let started = device.wait_for("the program to be attached", |e| e.kind() == "started")?;
+        device.took_over = started.body["took_over"] == true;
         Ok(device)
     }
 
     /// The process.
     pub fn process(&mut self) -> &mut ChildProcess {
         &mut self.process
+    }
+
+    /// Whether it says that it took the hook over from one that was killed.
+    pub fn took_over(&self) -> bool {
+        self.took_over
+    }
+
+    /// Where it pins everything.
+    pub fn pins(&self) -> &Path {
+        &self.pins
     }
 
     /// Where it pins the program's link.

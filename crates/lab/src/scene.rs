@@ -9,7 +9,7 @@ use rand::distr::Distribution;
 use rand::distr::weighted::WeightedIndex;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use router_ctl::Tables;
+use router_ctl::{Mac, RouteValue, Tables};
 use runnel_testkit::packet::{ETHERNET_HEADER, Frame, IPV4_HEADER, UDP_HEADER};
 use runnel_testkit::routes;
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,7 @@ use crate::error::{LabError, Result};
 use crate::plan;
 use crate::testbed::{ROUTER_MAC, TESTER_MAC};
 use crate::traffic::{FRAME, MAX_FRAMES, PATTERN_PERIOD};
+use crate::update::Change;
 
 /// Destinations that the hot pattern sends to.
 const HOT: usize = 32;
@@ -71,6 +72,17 @@ pub struct Scene {
     pub patterns: Vec<Vec<u16>>,
 }
 
+/// A change that sends the packets of a frame to another neighbour.
+#[derive(Clone, Copy, Debug)]
+pub struct Reroute {
+    /// The frame, one of the hot pattern's.
+    pub frame: u16,
+    /// The change of the frame's route.
+    pub change: Change,
+    /// Address of the neighbour that the packets go to from then on.
+    pub to: Mac,
+}
+
 impl Scene {
     /// Makes a scene. Errors: sizes that cannot be.
     pub fn new(spec: SceneSpec) -> Result<Scene> {
@@ -96,6 +108,19 @@ impl Scene {
             frames,
             patterns: vec![uniform, hot, zipf],
         })
+    }
+
+    /// Leads the packets to a hot destination to another neighbour, never to the first one; nothing if there is no
+    /// other.
+    pub fn reroute(&self) -> Option<Reroute> {
+        let addr = *self.hot.first()?;
+        let frame = self.destinations.iter().position(|d| *d == addr)? as u16;
+        let routes = self.tables.routes.iter().filter(|(key, _)| key.prefix().contains(&addr));
+        let (key, route) = routes.max_by_key(|(key, _)| key.prefix().prefix_len())?;
+        let mut others = self.tables.neighbours.iter().skip(1);
+        let (next_hop, neighbour) = others.find(|(next_hop, _)| *next_hop != route.next_hop)?;
+        let value = RouteValue { next_hop: *next_hop, port: route.port };
+        Some(Reroute { frame, change: Change::Route(key.prefix(), Some(value)), to: neighbour.mac })
     }
 }
 

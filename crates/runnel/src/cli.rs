@@ -140,7 +140,8 @@ pub struct RunArgs {
     /// under each map's name
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub maps: Option<PathBuf>,
-    /// Directory on a BPF file system for what must outlive this process
+    /// Directory on a BPF file system for what must outlive this process; it is made if it is not there, and removed
+    /// once nothing is in it
     #[arg(long, value_name = "DIR", default_value = STATE_DIR, value_hint = ValueHint::DirPath)]
     pub state_dir: PathBuf,
     /// Network namespace that the interface is in, as `ip netns` names it; this process's own by default

@@ -25,8 +25,9 @@ use runnel_bpf::lift::{LiftError, lift};
 use runnel_engine::controller::{Installed, Snapshot, Target};
 use runnel_engine::specialize::{Specialized, TableState};
 use runnel_ir::{EntityRef, Program as Ir, SecondaryMap, Table, TableData, TableKind};
+use runnel_kernel::bpffs::Mounted;
 use runnel_kernel::error::Error as KernelError;
-use runnel_kernel::link::{Mode, XdpLink};
+use runnel_kernel::link::{LinkError, Mode, XdpLink};
 use runnel_kernel::map::Map;
 use runnel_kernel::object::{LoadedObject, LoadedProgram, Object};
 use runnel_kernel::program::{Program, enable_stats, holders_of};
@@ -153,7 +154,6 @@ fn keep_log(log: &str) -> String {
 /// A program on an interface.
 #[derive(Debug)]
 pub struct Session {
-    dir: PathBuf,
     loaded: LoadedObject,
     name: String,
     ir: Ir,
@@ -168,7 +168,16 @@ pub struct Session {
     snapshots: Snapshots,
     /// Whether a killed session's hook was taken over.
     pub took_over: bool,
-    _lock: File,
+    place: Place,
+}
+
+/// A session's directory, locked.
+#[derive(Debug)]
+struct Place {
+    dir: PathBuf,
+    state_dir: PathBuf,
+    mounted: Mounted,
+    lock: File,
 }
 
 impl Session {
@@ -193,7 +202,8 @@ impl Session {
         clean_up(&mut ir);
         fill(&loaded)?;
 
-        let (dir, lock) = claim(setup)?;
+        let place = claim(setup)?;
+        let dir = place.dir.clone();
         let link_pin = dir.join("link");
         let old = old_link(&link_pin, ifindex, &setup.device)?;
         let took_over = old.is_some();
@@ -209,12 +219,15 @@ impl Session {
                 };
                 Ok((fallback, watcher, link))
             });
-        let (fallback, watcher, link) = prepared.inspect_err(|_| {
-            // What is left is harmless, and the first error is the one to tell.
-            let _ = clear(&dir).map(|()| std::fs::remove_dir(&dir));
-        })?;
+        let (fallback, watcher, link) = match prepared {
+            Ok(prepared) => prepared,
+            Err(e) => {
+                // What is left is harmless, and the first error is the one to tell.
+                let _ = clear(&dir).and_then(|()| place.leave());
+                return Err(e);
+            }
+        };
         Ok(Session {
-            dir,
             loaded,
             name,
             ir,
@@ -226,13 +239,13 @@ impl Session {
             ours: Vec::new(),
             snapshots: Snapshots::default(),
             took_over,
-            _lock: lock,
+            place,
         })
     }
 
     /// The directory of pins.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        &self.place.dir
     }
 
     /// Name of the program.
@@ -276,12 +289,18 @@ impl Session {
     /// # Errors
     /// What could not be removed.
     pub fn stop(mut self) -> Result<(), SessionError> {
-        self.link.update(&self.original()?.program, None)?;
-        self.link.detach()?;
+        match self.link.update(&self.original()?.program, None) {
+            // The interface is gone, or somebody detached the program by force: nothing runs it any more.
+            Err(KernelError::Link(LinkError::Detached { .. })) => {}
+            updated => {
+                updated?;
+                self.link.detach()?;
+            }
+        }
         self.current = None;
-        clear(&self.dir)?;
-        remove(&self.dir.join("link"))?;
-        std::fs::remove_dir(&self.dir).map_err(|source| SessionError::Io { path: self.dir.clone(), source })
+        clear(&self.place.dir)?;
+        remove(&self.place.dir.join("link"))?;
+        self.place.leave()
     }
 
     /// What may be known of a table, before it is read.
@@ -330,19 +349,31 @@ fn choose_program(object: &Object, setup: &Setup) -> Result<String, SessionError
     }
 }
 
+impl Place {
+    /// Removes the directory, which must be empty, and the one above unless another session uses it.
+    fn leave(self) -> Result<(), SessionError> {
+        let Place { dir, state_dir, mounted, lock } = self;
+        std::fs::remove_dir(&dir).map_err(|source| SessionError::Io { path: dir, source })?;
+        // An open file would keep its file system from being unmounted.
+        drop(lock);
+        Ok(bpffs::discard(&state_dir, mounted)?)
+    }
+}
+
 /// Makes the session's directory and locks it.
-fn claim(setup: &Setup) -> Result<(PathBuf, File), SessionError> {
+fn claim(setup: &Setup) -> Result<Place, SessionError> {
     let parent = setup.state_dir.parent().unwrap_or(&setup.state_dir);
     if !setup.state_dir.exists() && parent.ends_with("bpf") {
         bpffs::ensure(parent)?;
     }
-    bpffs::ensure(&setup.state_dir)?;
-    let dir = setup.state_dir.join(&setup.device);
+    let state_dir = setup.state_dir.clone();
+    let mounted = bpffs::ensure(&state_dir)?;
+    let dir = state_dir.join(&setup.device);
     let io = |source| SessionError::Io { path: dir.clone(), source };
     std::fs::create_dir_all(&dir).map_err(io)?;
     let lock = File::open(&dir).map_err(io)?;
     match lock.try_lock() {
-        Ok(()) => Ok((dir, lock)),
+        Ok(()) => Ok(Place { dir, state_dir, mounted, lock }),
         Err(std::fs::TryLockError::WouldBlock) => {
             Err(SessionError::Busy { device: setup.device.clone(), dir })
         }

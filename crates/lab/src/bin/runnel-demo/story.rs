@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use router_ctl::{Mac, RouteValue};
+use router_ctl::Mac;
 use runnel_kernel::bpffs::PrivateBpffs;
 use runnel_lab::checker::Checker;
 use runnel_lab::consistency::traffic_spec;
 use runnel_lab::device::{Device, DeviceSpec, Event};
 use runnel_lab::observer::Observer;
 use runnel_lab::plan::Plan;
-use runnel_lab::scene::{Pattern, Scene, SceneSpec};
+use runnel_lab::scene::{Pattern, Reroute, Scene, SceneSpec};
 use runnel_lab::sys::{self, Cpus, StayOnCpu};
 use runnel_lab::testbed::Testbed;
 use runnel_lab::traffic::{Fate, Traffic};
@@ -202,7 +202,7 @@ impl Story<'_> {
         self.screen.heading("A route changes while packets flow");
         self.observer.traffic().set_pattern(Pattern::Hot as usize);
         self.watch(Duration::from_millis(300), |_| false)?;
-        let Some((frame, change, to)) = self.some_route() else { return Ok(()) };
+        let Some(Reroute { frame, change, to }) = self.scene.reroute() else { return Ok(()) };
         let before = self.fallbacks();
         let update = self.make(change)?;
         let (mut stale, mut first) = (0u64, None);
@@ -238,19 +238,6 @@ impl Story<'_> {
             ));
         }
         Ok(())
-    }
-
-    /// A route of the hot set, its change to another neighbour, and that one's address.
-    fn some_route(&self) -> Option<(u16, Change, Mac)> {
-        let addr = *self.scene.hot.first()?;
-        let frame = self.scene.destinations.iter().position(|d| *d == addr)?;
-        let routes = self.scene.tables.routes.iter().filter(|(key, _)| key.prefix().contains(&addr));
-        let (key, route) = routes.max_by_key(|(key, _)| key.prefix().prefix_len())?;
-        // The first neighbour is the one that is refreshed.
-        let mut others = self.scene.tables.neighbours.iter().skip(1);
-        let (next_hop, neighbour) = others.find(|(next_hop, _)| *next_hop != route.next_hop)?;
-        let value = RouteValue { next_hop: *next_hop, port: route.port };
-        Some((frame as u16, Change::Route(key.prefix(), Some(value)), neighbour.mac))
     }
 
     /// A thousand updates in about a second, as when a peer of a router goes away.
