@@ -196,9 +196,10 @@ impl<'p> Solver<'p> {
         match self.program.blocks[block].terminator {
             Terminator::Branch { cond, width, lhs, rhs, .. } => {
                 let (a, b) = (self.operand(block, lhs), self.operand(block, rhs));
-                let several = |known: &Known| matches!(known, Known::OneOf(set) if set.len() > 1);
-                let is_bound = self.extents.contains(lhs) || self.extents.contains(rhs);
-                if is_bound && (several(a) || several(b)) {
+                let is_bound = |value, known: &Known| {
+                    matches!(known, Known::OneOf(set) if set.len() > 1) && self.extents.contains(value)
+                };
+                if is_bound(lhs, a) || is_bound(rhs, b) {
                     return Decision::OPEN;
                 }
                 Known::decide(cond, width, a, b)

@@ -4,10 +4,10 @@
 //!
 //! 1. `fold_constants` finds constants and dead edges; `simplify_cfg` drops the latter.
 //! 2. `simplify_algebra` and `fold_addresses` bring equal things to one form, so that
-//! 3. `number_values` finds them, and `forward_loads` what memory only carried.
+//! 3. `number_values` finds them, `forward_loads` what memory only carried, and `merge_loads` what was read in pieces.
 //! 4. `eliminate_dead_stores` and `eliminate_dead_code` drop what is not needed any more, which leaves the values
 //!    that are only copied, and blocks small enough for
-//! 5. `merge_copies`, which the same form of addresses on both sides shows the neighbours to, and
+//! 5. `merge_stores`, which the same form of addresses on both sides shows the neighbours to, and
 //! 6. `thread_jumps`, behind which `simplify_cfg` straightens again.
 //!
 //! Rounds are bounded: each pass only ever goes down (fewer or simpler instructions), except `thread_jumps`, whose
@@ -23,8 +23,8 @@ use runnel_ir::{Program, VerifyError, verify};
 use thiserror::Error;
 
 use crate::{
-    eliminate_dead_code, eliminate_dead_stores, fold_addresses, fold_constants, forward_loads, merge_copies,
-    number_values, simplify_algebra, simplify_cfg, thread_jumps,
+    eliminate_dead_code, eliminate_dead_stores, fold_addresses, fold_constants, forward_loads, merge_loads,
+    merge_stores, number_values, simplify_algebra, simplify_cfg, thread_jumps,
 };
 
 /// The most rounds.
@@ -45,9 +45,10 @@ const ROUND: &[(&str, Pass)] = passes![
     fold_addresses,
     number_values,
     forward_loads,
+    merge_loads,
     eliminate_dead_stores,
     eliminate_dead_code,
-    merge_copies,
+    merge_stores,
     thread_jumps,
     simplify_cfg,
 ];

@@ -2,7 +2,9 @@
 //!
 //! Local rewriting by the laws in [`rules`](self::rules): neutral and absorbing constants, operations on one operand
 //! twice, chains of the same operation with constants, masks and extensions of bits that are not there,
-//! multiplication and unsigned division by powers of two, byte swaps on both sides of a comparison. Constants
+//! multiplication and unsigned division by powers of two, byte swaps on both sides of a comparison, and comparisons of
+//! 64 bits with constants that only one of 32 can hold as an immediate. Tests of the highest bit that a value can have
+//! become comparisons, which unlike them exist in both directions. Constants
 //! go to the right of operations whose operands may be exchanged, subtractions of constants become additions, and
 //! constants added to the address of a slot, data object or table value become part of the address.
 //!
@@ -106,6 +108,15 @@ fn simplify_branch(program: &mut Program, facts: &Facts, block: Block) -> bool {
         program.blocks[block].terminator = Terminator::Jump(if holds { then } else { other });
         return true;
     }
+    if width == Width::W64 && fits_half_only(program, facts, cond, lhs, rhs) {
+        let width = Width::W32;
+        program.blocks[block].terminator = Terminator::Branch { cond, width, lhs, rhs, then, other };
+        return true;
+    }
+    if let Some(cond) = top_bit(program, facts, cond, lhs, rhs) {
+        program.blocks[block].terminator = Terminator::Branch { cond, width, lhs, rhs, then, other };
+        return true;
+    }
     let Some((lhs, constant)) = without_swap(program, facts, cond, width, (lhs, rhs)) else { return false };
     let inst = program.append_inst(block, InstData::Const(constant), None);
     let rhs = program.insts[inst].result.expect("a constant has a result");
@@ -119,6 +130,25 @@ fn holds_on_equals(cond: Cond) -> Option<bool> {
         Cond::Eq | Cond::Ule | Cond::Uge | Cond::Sle | Cond::Sge => Some(true),
         Cond::Ne | Cond::Ult | Cond::Ugt | Cond::Slt | Cond::Sgt => Some(false),
         Cond::Any | Cond::None => None,
+    }
+}
+
+/// Whether the lower halves can be compared instead of two values, the right one of which is a constant that an
+/// instruction holds only so: immediates have 32 bits, and their sign is extended.
+fn fits_half_only(program: &Program, facts: &Facts, cond: Cond, lhs: Value, rhs: Value) -> bool {
+    let is_unsigned = !matches!(cond, Cond::Slt | Cond::Sle | Cond::Sgt | Cond::Sge);
+    let half = |c: u64| u32::try_from(c).is_ok() && i32::try_from(c).is_err();
+    is_unsigned && program.as_const(rhs).is_some_and(half) && facts.bits(lhs) & !u64::from(u32::MAX) == 0
+}
+
+/// The comparison that tells whether the highest bit that a value can have is set.
+fn top_bit(program: &Program, facts: &Facts, cond: Cond, lhs: Value, rhs: Value) -> Option<Cond> {
+    let bit = program.as_const(rhs).filter(|bit| bit.is_power_of_two())?;
+    let is_top = facts.bits(lhs) & !(bit | (bit - 1)) == 0;
+    match cond {
+        Cond::Any if is_top => Some(Cond::Uge),
+        Cond::None if is_top => Some(Cond::Ult),
+        _ => None,
     }
 }
 

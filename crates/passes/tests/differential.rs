@@ -155,7 +155,8 @@ differential! {
     fold_addresses
     fold_constants
     forward_loads
-    merge_copies
+    merge_loads
+    merge_stores
     number_values
     simplify_algebra
     simplify_cfg

@@ -74,7 +74,8 @@ golden! {
     fold_addresses
     fold_constants
     forward_loads
-    merge_copies
+    merge_loads
+    merge_stores
     number_values
     simplify_algebra
     simplify_cfg

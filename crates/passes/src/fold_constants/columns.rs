@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use runnel_analysis::{Memory, Object, Offset};
 use runnel_ir::{Data, DataKind, DataObject, Program, Size, Value};
 
-use crate::lattice::{Known, MAX_SET, Set};
+use crate::lattice::Known;
 
 /// Columns that were read through, so that none is twice.
 #[derive(Default)]
@@ -48,18 +48,13 @@ fn number(object: &DataObject, offset: i64, size: Size) -> Option<u64> {
     Some(u64::from_ne_bytes(wide))
 }
 
-/// The numbers at `offset` of all rows that have one there. The first few rows of most columns show that there are
-/// too many different ones; whether all of those are not zero is not worth going through the rest.
+/// Rows of a column that are read. Beyond, nothing is known of it: a large table seldom has a column worth knowing.
+const MAX_ROWS: usize = 1 << 16;
+
+/// The numbers at `offset` of all rows that have one there.
 fn column(object: &DataObject, offset: i64, size: Size) -> Known {
-    let mut set = Set::new();
     let rows = (offset..).step_by(object.stride as usize);
-    for value in rows.map_while(|o| number(object, o, size)) {
-        if let Err(at) = set.binary_search(&value) {
-            set.insert(at, value);
-        }
-        if set.len() > MAX_SET {
-            return Known::Varies;
-        }
-    }
-    if set.is_empty() { Known::Varies } else { Known::OneOf(set) }
+    let mut values = rows.map_while(|o| number(object, o, size)).peekable();
+    let too_many = object.bytes.len() / object.stride.max(1) as usize > MAX_ROWS;
+    if too_many || values.peek().is_none() { Known::Varies } else { Known::from_values(values) }
 }
