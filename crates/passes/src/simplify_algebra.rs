@@ -113,7 +113,7 @@ fn simplify_branch(program: &mut Program, facts: &Facts, block: Block) -> bool {
         program.blocks[block].terminator = Terminator::Branch { cond, width, lhs, rhs, then, other };
         return true;
     }
-    if let Some(cond) = top_bit(program, facts, cond, lhs, rhs) {
+    if let Some(cond) = top_bit(program, facts, cond, width, (lhs, rhs)) {
         program.blocks[block].terminator = Terminator::Branch { cond, width, lhs, rhs, then, other };
         return true;
     }
@@ -142,9 +142,15 @@ fn fits_half_only(program: &Program, facts: &Facts, cond: Cond, lhs: Value, rhs:
 }
 
 /// The comparison that tells whether the highest bit that a value can have is set.
-fn top_bit(program: &Program, facts: &Facts, cond: Cond, lhs: Value, rhs: Value) -> Option<Cond> {
-    let bit = program.as_const(rhs).filter(|bit| bit.is_power_of_two())?;
-    let is_top = facts.bits(lhs) & !(bit | (bit - 1)) == 0;
+fn top_bit(
+    program: &Program,
+    facts: &Facts,
+    cond: Cond,
+    width: Width,
+    (lhs, rhs): (Value, Value),
+) -> Option<Cond> {
+    let bit = Some(width.truncate(program.as_const(rhs)?)).filter(|bit| bit.is_power_of_two())?;
+    let is_top = width.truncate(facts.bits(lhs)) & !(bit | (bit - 1)) == 0;
     match cond {
         Cond::Any if is_top => Some(Cond::Uge),
         Cond::None if is_top => Some(Cond::Ult),

@@ -1,11 +1,15 @@
 //! Random programs behave as before after each pass, alone and all together: same verdicts, packets, events, live
 //! data and table contents. `RUNNEL_SEEDS=n` runs n programs for each pass instead of the usual number.
 
+mod compilers;
+
 use std::convert::Infallible;
+
+use compilers::{copy_from_columns, load_by_copies, load_in_pieces, split_offsets};
 
 use runnel_interp::xdp::{Event, XdpHost};
 use runnel_interp::{Compiled, Contents, Counters, Ended, Machine, State, Tables};
-use runnel_ir::{BinaryOp, DataKind, InstData, Program, Size, SlotData, Width, verify};
+use runnel_ir::{DataKind, Program, verify};
 use runnel_passes::{Fuel, clean_up_with};
 use runnel_testkit::programs::{Config, Generated, Inputs, generate};
 
@@ -47,72 +51,15 @@ fn observe(program: &Program, inputs: &Inputs) -> Observed {
     observed
 }
 
-/// Splits the offsets of accesses in two, one part added to the address, as compilers leave it where an address is
-/// used more than once.
-fn split_offsets(program: &mut Program) {
-    for block in program.layout.clone() {
-        let mut insts = Vec::new();
-        for inst in std::mem::take(&mut program.blocks[block].insts) {
-            let mut data = program.insts[inst].data.clone();
-            if let InstData::Load { ptr, offset, .. }
-            | InstData::Store { ptr, offset, .. }
-            | InstData::AtomicAdd { ptr, offset, .. } = &mut data
-                && *offset % 3 != 0
-            {
-                let mut make = |data| {
-                    let inst = program.new_inst(data, None);
-                    insts.push(inst);
-                    program.insts[inst].result.unwrap()
-                };
-                let rhs = make(InstData::Const((*offset - 7) as u64));
-                *ptr = make(InstData::Binary { op: BinaryOp::Add, width: Width::W64, lhs: *ptr, rhs });
-                *offset = 7;
-            }
-            program.insts[inst].data = data;
-            insts.push(inst);
-        }
-        program.blocks[block].insts = insts;
-    }
-    verify(program).unwrap();
-}
-
-/// Lets every wide load go by way of a stack slot, to which its bytes are copied one by one, as compilers copy what
-/// may not be aligned.
-fn load_by_copies(program: &mut Program) {
-    let slot = program.slots.push(SlotData { size: 8 });
-    for block in program.layout.clone() {
-        let mut insts = Vec::new();
-        for inst in std::mem::take(&mut program.blocks[block].insts) {
-            if let InstData::Load { size, ptr, offset } = program.insts[inst].data
-                && size != Size::B1
-            {
-                let mut make = |data| {
-                    let inst = program.new_inst(data, None);
-                    insts.push(inst);
-                    program.insts[inst].result
-                };
-                let to = make(InstData::SlotAddr { slot, offset: 0 }).unwrap();
-                for at in 0..size.bytes() as i32 {
-                    let byte = InstData::Load { size: Size::B1, ptr, offset: offset + at };
-                    let value = make(byte).unwrap();
-                    make(InstData::Store { size: Size::B1, ptr: to, offset: at, value });
-                }
-                program.insts[inst].data = InstData::Load { size, ptr: to, offset: 0 };
-            }
-            insts.push(inst);
-        }
-        program.blocks[block].insts = insts;
-    }
-    verify(program).unwrap();
-}
-
 /// The program of a seed, and what it runs on.
 fn generated(seed: u64) -> Generated {
     let config = Config::default().sized(8 + (seed % 5) as u32 * 16);
     let mut generated = generate(seed, &config);
-    match seed % 3 {
+    match seed % 5 {
         1 => split_offsets(&mut generated.program),
         2 => load_by_copies(&mut generated.program),
+        3 => load_in_pieces(&mut generated.program),
+        4 => copy_from_columns(&mut generated.program),
         _ => {}
     }
     generated
@@ -125,7 +72,7 @@ fn seeds(usual: u64) -> u64 {
 /// Runs `pass` on random programs; says how many of them it changed.
 fn check(name: &str, pass: impl Fn(&mut Program) -> bool) {
     let mut changed = 0;
-    let count = seeds(150);
+    let count = seeds(600);
     for seed in 0..count {
         let generated = generated(seed);
         let before = observe(&generated.program, &generated.inputs);
