@@ -138,6 +138,18 @@ impl<'p> Memory<'p> {
         }
     }
 
+    /// Whether one access may take all of the bytes, for all that its alignment matters: whoever re-checks the program
+    /// wants accesses to slots to be aligned (`check_ptr_alignment` in `kernel/bpf/verifier.c`), and no others.
+    pub fn is_one_access(&self, place: &Place) -> bool {
+        match place.pointer {
+            Some(Pointer { object: Object::Slot(_), offset: Offset::Exact(at), .. }) => {
+                at.rem_euclid(i64::from(place.size)) == 0
+            }
+            Some(Pointer { object: Object::Slot(_), .. }) | None => false,
+            Some(_) => true,
+        }
+    }
+
     /// Whether `inst` may change the bytes, or what it means to access them.
     pub fn may_change(&self, inst: Inst, place: &Place) -> bool {
         self.changes(&self.write(inst), place)

@@ -6,7 +6,8 @@
 //! Example: `v1 = load.8 v0+12; v2 = load.8 v0+13; v3 = shl v2, 8; v4 = or v3, v1` becomes `v4 = load.16 v0+12`.
 //!
 //! All bytes are loaded in the block of the `or`, and nothing writes them between the first of these loads and the `or`,
-//! where the wide load will stand. Only memory that nobody else changes is read so.
+//! where the wide load will stand. Only memory that nobody else changes is read so, and slots only
+//! where the wide load is aligned.
 //!
 //! Uses: provenance, aliases, use counts. Invalidates: def-use lists.
 
@@ -147,6 +148,7 @@ impl Finder<'_> {
         let first = insts.iter().position(|inst| parts.iter().any(|part| part.inst == *inst));
         let all = parts.iter().all(|part| insts.contains(&part.inst));
         all && self.memory.is_private(&place)
+            && self.memory.is_one_access(&place)
             && first.is_some_and(|first| insts[first..].iter().all(|&i| !self.memory.may_change(i, &place)))
     }
 }

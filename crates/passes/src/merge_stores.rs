@@ -16,7 +16,8 @@
 //! Both halves stand in one block, and between the first of their instructions and the last nothing else may touch what
 //! is written, or change what is read; the wide access stands where the last store stood, so that whatever proved the
 //! halves to be in bounds stands before it. Only memory that nobody else sees is read and written so: in a table's
-//! value others could see, or we could see, bytes in an order of our making.
+//! value others could see, or we could see, bytes in an order of our making. Slots are accessed only where the wide access
+//! is aligned.
 //!
 //! Uses: provenance, aliases, use counts. Invalidates: def-use lists. The idea is that of superword-level parallelism
 //! (Larsen and Amarasinghe, PLDI 2000).
@@ -207,8 +208,8 @@ impl Finder<'_> {
             Wide::Constant(_) => None,
         };
         let apart = |place: &Place, other: &Place| !self.memory.may_alias(place, other);
-        let private = |place: &Place| self.memory.is_private(place);
-        if !private(&target) || source.is_some_and(|s| !private(&s) || !apart(&s, &target)) {
+        let fits = |place: &Place| self.memory.is_private(place) && self.memory.is_one_access(place);
+        if !fits(&target) || source.is_some_and(|s| !fits(&s) || !apart(&s, &target)) {
             return false;
         }
         let (Some(&first), Some(&last)) = (merged.instead.first(), merged.instead.last()) else {

@@ -93,6 +93,15 @@ fn programs_that_are_called_run_and_leave_the_same_maps() {
 }
 
 #[test]
+fn programs_that_make_tail_calls_can_be_specialized() {
+    let pair = Pair::new(&object(CALLING), "calling", &calling());
+    let version = pair.version(|_| ());
+    assert!(version.specialized.is_worthwhile());
+    let Finished { report, .. } = pair.compare(&version, |_| (), &packets(160));
+    assert!(report.agrees(), "{report}");
+}
+
+#[test]
 fn a_lifter_that_misunderstands_is_noticed() {
     let mut pair = Pair::new(&object(VARYING), "varying", &varying());
     let version = pair.version(|_| ());

@@ -13,11 +13,14 @@
 //!
 //! Not here: running the programs, and deopts, which only passes make.
 
+pub mod compilers;
 mod declarations;
 mod flow;
 mod inputs;
 mod scope;
 mod statements;
+
+use std::ops::Range;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -107,6 +110,22 @@ pub fn generate(seed: u64, config: &Config) -> Generated {
     let program = generator.program.compact();
     let inputs = inputs::inputs(&mut generator.rng, config, &program, &generator.declared);
     Generated { program, inputs }
+}
+
+/// The seeds that a test is to try: the first `usual` ones, or as many as the environment variable `RUNNEL_SEEDS` says, or
+/// only the one that `RUNNEL_SEED` names.
+///
+/// # Panics
+/// If a variable holds anything but a number.
+pub fn seeds(usual: u64) -> Range<u64> {
+    let number = |name| {
+        let text = std::env::var(name).ok()?;
+        Some(text.parse::<u64>().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
+    };
+    match number("RUNNEL_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("RUNNEL_SEEDS").unwrap_or(usual),
+    }
 }
 
 /// Constants at which operations tend to go wrong.

@@ -93,6 +93,14 @@ pub struct Area {
     pub memory: bool,
 }
 
+impl Area {
+    /// Where a slot that holds the area begins, relative to the frame pointer: what is aligned in the frame is aligned
+    /// in the slot then.
+    pub fn slot_start(&self) -> i32 {
+        self.start & !7
+    }
+}
+
 /// One variable's worth of a frame area that is not memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
@@ -528,7 +536,7 @@ fn areas(accesses: &[Access]) -> Vec<Area> {
     areas
 }
 
-/// Cuts the areas that are not memory at every access boundary, and then to sizes that one access can have.
+/// Cuts the areas that are not memory at every access boundary, and then to what one aligned access can have.
 fn pieces(accesses: &[Access], areas: &[Area]) -> Vec<Piece> {
     let mut pieces = Vec::new();
     for area in areas.iter().filter(|a| !a.memory) {
@@ -540,7 +548,11 @@ fn pieces(accesses: &[Access], areas: &[Area]) -> Vec<Piece> {
             let mut at = pair[0];
             while at < pair[1] {
                 let left = (pair[1] - at) as u32;
-                let size = Size::ALL.into_iter().rev().find(|s| s.bytes() <= left).unwrap_or(Size::B1);
+                let size = Size::ALL
+                    .into_iter()
+                    .rev()
+                    .find(|s| s.bytes() <= left && at.rem_euclid(s.bytes() as i32) == 0);
+                let size = size.unwrap_or(Size::B1);
                 pieces.push(Piece { start: at, size });
                 at += size.bytes() as i32;
             }

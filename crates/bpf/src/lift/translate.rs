@@ -50,7 +50,8 @@ pub fn translate(spec: &ProgramSpec, flow: &Flow, frame: &Frame, program: &mut P
         .areas
         .iter()
         .map(|area| {
-            area.memory.then(|| program.slots.push(SlotData { size: (area.end - area.start) as u32 }))
+            let size = (area.end - area.slot_start()) as u32;
+            area.memory.then(|| program.slots.push(SlotData { size }))
         })
         .collect();
     let entry = program.new_block();
@@ -320,7 +321,7 @@ impl Translator<'_> {
             Known::Map(map) => c.b.value(InstData::TableRef(Table::from_u32(map))),
             Known::Frame(offset) => match self.frame.area(offset) {
                 Some((index, area)) if let Some(slot) = self.slots[index] => {
-                    c.b.slot_addr(slot, (offset - area.start) as u32)
+                    c.b.slot_addr(slot, (offset - area.slot_start()) as u32)
                 }
                 _ => return refuse(c.pc, Unsupported::StackPointer("its address is used as a value")),
             },
@@ -491,7 +492,7 @@ impl Translator<'_> {
     /// The slot of a frame offset that lies in memory, and the offset in it.
     fn memory(&self, offset: i32) -> Option<(Slot, i32)> {
         let (index, area) = self.frame.area(offset)?;
-        self.slots[index].map(|slot| (slot, offset - area.start))
+        self.slots[index].map(|slot| (slot, offset - area.slot_start()))
     }
 
     fn store(&self, c: &mut Cursor<'_>, insn: Insn) -> Result<()> {

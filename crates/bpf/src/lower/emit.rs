@@ -10,6 +10,7 @@ use crate::insn::{self, Insn};
 /// How an emitted block ends.
 enum End {
     Return,
+    Original,
     Jump(usize),
     Branch { cond: Cond, width: Width, lhs: u8, rhs: (Rhs, u8), then: usize, other: usize },
 }
@@ -21,7 +22,17 @@ struct Piece {
     end: End,
 }
 
+impl Piece {
+    /// Whether the original's code follows.
+    fn is_last(&self) -> bool {
+        matches!(self.end, End::Original)
+    }
+}
+
 const FP: u8 = 10;
+
+/// Stands for the original's code among the targets of jumps.
+const ORIGINAL: usize = usize::MAX;
 
 /// Writes `code` with the registers of `output`, blocks that are `far` behind the others, and the original's code
 /// behind it all where `deopt` needs it.
@@ -135,8 +146,6 @@ impl Emitter<'_> {
                 out.push(Insn::new(code, reg(0), reg(1), offset, i32::from(insn::ADD)));
             }
             Op::Call(helper) => out.push(Insn::new(insn::JMP | insn::CALL, 0, 0, 0, helper as i32)),
-            // The distance is known only once everything is laid out.
-            Op::CallOriginal => out.push(Insn::new(insn::JMP | insn::CALL, 0, insn::PSEUDO_CALL, 0, 0)),
             Op::Branch(cond, width, rhs) => {
                 let right = if rhs == Rhs::Reg { reg(1) } else { 0 };
                 let (then, other) = (succ(0), succ(1));
@@ -147,6 +156,7 @@ impl Emitter<'_> {
                 out.push(Insn::new(insn::JMP | insn::EXIT, 0, 0, 0, 0));
                 piece.end = End::Return;
             }
+            Op::Original => piece.end = End::Original,
         }
     }
 }
@@ -189,6 +199,11 @@ fn link(pieces: &[Piece], layout: &Layout<'_>, far: &[bool]) -> Result<Lowered, 
         let always = Insn::new(insn::JMP | insn::JA, 0, 0, 0, 0);
         match &pieces[at].end {
             End::Return => {}
+            End::Original => {
+                if next.is_some() {
+                    jump_to(&mut out, &mut jumps, always, ORIGINAL);
+                }
+            }
             End::Jump(to) => {
                 let to = resolve(pieces, *to);
                 if Some(to) != next {
@@ -215,21 +230,26 @@ fn link(pieces: &[Piece], layout: &Layout<'_>, far: &[bool]) -> Result<Lowered, 
         }
     }
     for (pc, target) in jumps {
-        let distance = start[target] as i64 - pc as i64 - 1;
+        let place = start.get(target).copied().unwrap_or(out.insns.len());
+        let distance = place as i64 - pc as i64 - 1;
         out.insns[pc].off = i16::try_from(distance).map_err(|_| LowerError::Jump(distance))?;
     }
-    append_original(&mut out, layout);
+    if let Some(fallback) = layout.fallback.filter(|_| order.iter().any(|&at| pieces[at].is_last())) {
+        out.insns.extend(fallback.original);
+        out.origins.resize(out.insns.len(), None);
+    }
     Ok(out)
 }
 
-/// The blocks that are emitted: those that something reaches other than by passing through.
+/// The blocks that are emitted: those that something reaches other than by passing through. What goes on with the
+/// original comes last, next to it.
 fn order(pieces: &[Piece], far: &[bool]) -> Vec<usize> {
     let mut wanted = vec![false; pieces.len()];
     let mut todo = vec![resolve(pieces, 0)];
     while let Some(at) = todo.pop() {
         if !std::mem::replace(&mut wanted[at], true) {
             match &pieces[at].end {
-                End::Return => {}
+                End::Return | End::Original => {}
                 End::Jump(to) => todo.push(resolve(pieces, *to)),
                 End::Branch { then, other, .. } => {
                     todo.push(resolve(pieces, *then));
@@ -239,8 +259,8 @@ fn order(pieces: &[Piece], far: &[bool]) -> Vec<usize> {
         }
     }
     let first = resolve(pieces, 0);
-    let rest = |behind: bool| (0..pieces.len()).filter(move |&at| far[at] == behind);
-    let emitted = rest(false).chain(rest(true)).filter(|&at| wanted[at] && at != first);
+    let mut emitted: Vec<usize> = (0..pieces.len()).filter(|&at| wanted[at] && at != first).collect();
+    emitted.sort_by_key(|&at| (pieces[at].is_last(), far[at]));
     std::iter::once(first).chain(emitted).collect()
 }
 
@@ -263,17 +283,4 @@ fn compare(cond: Cond, width: Width, lhs: u8, (rhs, right): (Rhs, u8)) -> Insn {
         Rhs::Imm(imm) => Insn::new(class | op, lhs, 0, 0, imm),
         Rhs::Reg => Insn::new(class | op | insn::X, lhs, right, 0, 0),
     }
-}
-
-/// Puts the original's code behind the program if something calls it, and points the calls there.
-fn append_original(out: &mut Lowered, layout: &Layout<'_>) {
-    let start = out.insns.len();
-    let is_call = |i: &Insn| i.code == insn::JMP | insn::CALL && i.src() == insn::PSEUDO_CALL;
-    let calls: Vec<usize> = (0..start).filter(|&pc| is_call(&out.insns[pc])).collect();
-    let Some(fallback) = layout.fallback.filter(|_| !calls.is_empty()) else { return };
-    for pc in calls {
-        out.insns[pc].imm = (start - pc - 1) as i32;
-    }
-    out.insns.extend(fallback.original);
-    out.origins.resize(out.insns.len(), None);
 }

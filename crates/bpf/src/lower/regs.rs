@@ -61,7 +61,7 @@ impl Function for Code {
         &self.blocks[block.index()].params
     }
     fn is_ret(&self, insn: Inst) -> bool {
-        matches!(self.insts[insn.index()].op, Op::Return)
+        matches!(self.insts[insn.index()].op, Op::Return | Op::Original)
     }
     fn is_branch(&self, insn: Inst) -> bool {
         matches!(self.insts[insn.index()].op, Op::Branch(..) | Op::Jump)

@@ -53,14 +53,14 @@ pub enum Op {
     StoreFrame(Size, i16, Rhs),
     /// r0 = helper(r1, …).
     Call(u32),
-    /// r0 = original(r1), the code that stands behind the program.
-    CallOriginal,
     /// Ends the block: to the first successor if the comparison holds, else to the second.
     Branch(Cond, Width, Rhs),
     /// Ends the block: to its successor.
     Jump,
     /// Ends the program.
     Return,
+    /// Goes on with the original's code, which stands behind the program, with the context in r1.
+    Original,
 }
 
 /// An instruction over virtual registers.
@@ -118,8 +118,10 @@ pub fn select(program: &Program, layout: &Layout<'_>) -> Result<Code> {
         slots.push(-i64::from(frame));
     }
     let key = program.insts_in_layout().filter_map(|data| match data {
-        InstData::Lookup { table, .. } | InstData::Update { table, .. } | InstData::Delete { table, .. } => {
-            Some(program.tables[*table].key_size.next_multiple_of(8))
+        InstData::Lookup { table, key }
+        | InstData::Update { table, key, .. }
+        | InstData::Delete { table, key } => {
+            Some((key_shift(key) + program.tables[*table].key_size).next_multiple_of(8))
         }
         _ => None,
     });
@@ -280,16 +282,17 @@ impl Selector<'_> {
         Ok(())
     }
 
-    /// Tail call of the original. It comes back only if it failed; then the original's code runs in line.
+    /// Tail call of the original. It comes back only if it failed; then the original's code runs in line. It
+    /// is jumped to rather than called: a subprogram could not make tail calls of its own (not without BTF), and its
+    /// stack would count beside ours.
     fn deopt(&mut self, ctx: Value) -> Result<()> {
         let fallback = self.layout.fallback.ok_or(LowerError::NoFallback)?;
         let ctx = self.reg(ctx)?;
-        let (array, slot, failed, verdict) = (self.temp(), self.temp(), self.temp(), self.temp());
+        let (array, slot, failed) = (self.temp(), self.temp(), self.temp());
         self.push(Op::Map(fallback.array), smallvec![Operand::reg_def(array)]);
         self.push(Op::Const(u64::from(fallback.slot)), smallvec![Operand::reg_def(slot)]);
         self.call(Op::Call(helpers::TAIL_CALL), &[ctx, array, slot], failed);
-        self.call(Op::CallOriginal, &[ctx], verdict);
-        self.push(Op::Return, smallvec![Operand::reg_fixed_use(verdict, preg(0))]);
+        self.push(Op::Original, smallvec![Operand::reg_fixed_use(ctx, preg(1))]);
         Ok(())
     }
 
@@ -390,15 +393,16 @@ impl Selector<'_> {
         more: &[Value],
         result: VReg,
     ) -> Result<()> {
+        let start = self.key_buffer + key_shift(key) as i32;
         for part in key {
             let width = if part.size == Size::B8 { Width::W64 } else { Width::W32 };
             let (kind, operand) = self.rhs(part.value, width)?;
-            let at = short(i64::from(self.key_buffer) + i64::from(part.offset))?;
+            let at = short(i64::from(start) + i64::from(part.offset))?;
             self.push(Op::StoreFrame(part.size, at, kind), operand.into_iter().collect());
         }
         let more = more.iter().map(|&v| self.reg(v)).collect::<Result<SmallVec<[VReg; 2]>>>()?;
         let (map, buffer) = (self.temp(), self.temp());
-        self.push(Op::FrameAddr(self.key_buffer), smallvec![Operand::reg_def(buffer)]);
+        self.push(Op::FrameAddr(start), smallvec![Operand::reg_def(buffer)]);
         self.push(Op::Map(self.layout.map_of(table)), smallvec![Operand::reg_def(map)]);
         let mut args: SmallVec<[VReg; 5]> = smallvec![map, buffer];
         args.extend(more);
@@ -482,6 +486,14 @@ impl Selector<'_> {
         }
         Ok(())
     }
+}
+
+/// How far behind an aligned address a key must begin for each part of it to be aligned, as the kernel wants accesses
+/// to the stack to be (`check_ptr_alignment` in `kernel/bpf/verifier.c`).
+fn key_shift(key: &Key) -> u32 {
+    let aligned =
+        |shift: &u32| key.iter().all(|p| (u32::from(p.offset) + shift).is_multiple_of(p.size.bytes()));
+    (0..8).find(aligned).unwrap_or(0)
 }
 
 fn short(offset: i64) -> Result<i16> {

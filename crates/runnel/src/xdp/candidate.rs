@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use runnel_bpf::lower::{DataPlace, Fallback, Layout, LowerError, Lowered, lower};
 use runnel_bpf::spec::{MapSpec, ProgramSpec};
 use runnel_engine::specialize::Specialized;
-use runnel_ir::{Data, DataKind, EntityRef, InstData, SecondaryMap, Table};
+use runnel_ir::{Data, EntityRef, InstData, Program as Ir, SecondaryMap, Table};
 use runnel_kernel::error::{Error as KernelError, LoadError};
 use runnel_kernel::map::{Map, Mapping};
 use runnel_kernel::program::{LoadStats, Program};
@@ -105,8 +105,11 @@ pub fn fallback_array(original: &Program) -> Result<Map, KernelError> {
 pub fn build(specialized: &Specialized, around: Surroundings<'_>) -> Result<Candidate, CandidateError> {
     let epoch_map = around.original.maps.len() as u32;
     let (data_map, array) = (epoch_map + 1, epoch_map + 2);
-    let (places, bytes) =
-        lay_out(specialized, DataPlace { map: epoch_map, offset: around.epoch.1 }, data_map);
+    let placed = [
+        (specialized.epoch, DataPlace { map: epoch_map, offset: around.epoch.1 }),
+        (specialized.fallbacks, DataPlace { map: data_map, offset: FALLBACKS }),
+    ];
+    let (places, bytes) = lay_out(&specialized.program, &placed, data_map);
     let tables: Vec<u32> = specialized.table_of.iter().map(|t: &Table| t.as_u32()).collect();
     let started = Instant::now();
     let layout = Layout {
@@ -118,22 +121,12 @@ pub fn build(specialized: &Specialized, around: Surroundings<'_>) -> Result<Cand
     let lower_time = started.elapsed();
 
     let started = Instant::now();
-    let data_spec = MapSpec {
-        name: "runnel_data".into(),
-        map_type: ARRAY,
-        key_size: 4,
-        value_size: bytes.len() as u32,
-        max_entries: 1,
-        flags: MMAPABLE,
-    };
-    let data = Map::create(&data_spec)?;
-    let mapping = data.mmap(true)?;
-    mapping.write(0, &bytes);
+    let (data, mapping) = data_map_of(&bytes)?;
     let data_time = started.elapsed();
 
     let mut spec = around.original.clone();
     spec.insns = insns;
-    spec.maps.extend([around.epoch.0.spec().clone(), data_spec, around.fallback.spec().clone()]);
+    spec.maps.extend([around.epoch.0.spec().clone(), data.spec().clone(), around.fallback.spec().clone()]);
     let fds: Vec<BorrowedFd<'_>> = around
         .maps
         .iter()
@@ -145,9 +138,27 @@ pub fn build(specialized: &Specialized, around: Surroundings<'_>) -> Result<Cand
     Ok(Candidate { program, spec, data, mapping, memory_bytes, lower_time, data_time, load })
 }
 
-/// Gives each data object that the code addresses a place; the second part is the data map's value.
-fn lay_out(specialized: &Specialized, epoch: DataPlace, map: u32) -> (Vec<DataPlace>, Vec<u8>) {
-    let program = &specialized.program;
+/// Creates the map that holds a program's data, as [`lay_out`] gave it.
+///
+/// # Errors
+/// What the kernel says.
+pub fn data_map_of(bytes: &[u8]) -> Result<(Map, Mapping), KernelError> {
+    let map = Map::create(&MapSpec {
+        name: "runnel_data".into(),
+        map_type: ARRAY,
+        key_size: 4,
+        value_size: bytes.len() as u32,
+        max_entries: 1,
+        flags: MMAPABLE,
+    })?;
+    let mapping = map.mmap(true)?;
+    mapping.write(0, bytes);
+    Ok((map, mapping))
+}
+
+/// Gives each data object of a program that its code addresses a place in map `map`, except those that are `placed`
+/// already. The second part is the value that the map must have; its first line is left to the caller.
+pub fn lay_out(program: &Ir, placed: &[(Data, DataPlace)], map: u32) -> (Vec<DataPlace>, Vec<u8>) {
     let mut used: SecondaryMap<Data, bool> = SecondaryMap::new();
     for &block in &program.layout {
         for &inst in &program.blocks[block].insts {
@@ -157,11 +168,11 @@ fn lay_out(specialized: &Specialized, epoch: DataPlace, map: u32) -> (Vec<DataPl
         }
     }
     let mut bytes = vec![0; LINE];
-    let mut places = vec![DataPlace { map, offset: FALLBACKS }; program.data.len()];
+    let mut places = vec![DataPlace { map, offset: 0 }; program.data.len()];
     for (data, object) in &program.data {
-        if data == specialized.epoch {
-            places[data.index()] = epoch;
-        } else if object.kind == DataKind::Const && used[data] {
+        if let Some((_, place)) = placed.iter().find(|(d, _)| *d == data) {
+            places[data.index()] = *place;
+        } else if used[data] {
             places[data.index()].offset = bytes.len() as u32;
             bytes.extend(&object.bytes);
             bytes.resize(bytes.len().next_multiple_of(LINE), 0);

@@ -12,7 +12,7 @@ mod report;
 mod subject;
 
 use runnel_bpf::rewrite::RewriteError;
-use runnel_ir::{Data, EntityRef, Program as Ir, Table};
+use runnel_ir::{Data, Program as Ir, Table};
 use runnel_kernel::error::{Error as KernelError, LoadError};
 use runnel_kernel::test_run::TestRunner;
 use thiserror::Error;
@@ -21,7 +21,7 @@ pub use report::{Difference, Interpreted, Parties, Report, Seen, verdict_name};
 pub use subject::Subject;
 
 use super::cpu::OneCpu;
-use super::maps::{Held, Instance, MapsError, Snapshot};
+use super::maps::{Instance, MapsError};
 use super::pin_helpers::Pinned;
 use super::reference::{Reference, ReferenceError, Run};
 use super::version::Version;
@@ -196,7 +196,7 @@ impl<'a> Check<'a> {
         let [first, second] = self.third;
         if let Third::Runs(reference) = &first {
             let names: Vec<String> = original.original()?.spec.maps.iter().map(|m| m.name.clone()).collect();
-            report.interpreted_maps = tables_that_differ(reference, &names, &left);
+            report.interpreted_maps = reference.tables_that_differ(&names, &left);
         }
         report.interpreted = [first.outcome(report.packets), second.outcome(report.packets)];
         Ok(Finished { report, original: first.reference(), specialized: second.reference() })
@@ -266,32 +266,4 @@ impl Third {
             Third::Absent(why) => Interpreted::Not(why.clone()),
         }
     }
-}
-
-/// Names of the tables that the interpreter left otherwise than the kernel did.
-fn tables_that_differ(reference: &Reference, names: &[String], kernel: &Snapshot) -> Vec<String> {
-    let mut differ = Vec::new();
-    for (table, entries) in reference.exact_entries() {
-        let name = &names[table.index()];
-        let Some(held) = kernel.maps.get(name) else { continue };
-        let same = entries.len() == held.len()
-            && entries.iter().all(|entry| match held.get(&entry.key) {
-                Some(Held::Bytes(bytes)) => same_value(&entry.value, bytes),
-                _ => false,
-            });
-        if !same {
-            differ.push(name.clone());
-        }
-    }
-    differ
-}
-
-/// Whether values agree, of which the kernel's may have padding behind each CPU's.
-fn same_value(value: &[u8], kernel: &[u8]) -> bool {
-    if value.len() == kernel.len() {
-        return value == kernel;
-    }
-    let cpus = runnel_kernel::possible_cpus();
-    let (size, stride) = (value.len() / cpus, kernel.len() / cpus);
-    value.chunks(size.max(1)).zip(kernel.chunks(stride.max(1))).all(|(a, b)| *a == b[..a.len().min(b.len())])
 }

@@ -6,6 +6,8 @@
 //! It cannot take every program: helpers that it does not know, and tables of which it does not promise what they
 //! evict, are named as reasons, and the comparison goes on without it.
 
+use std::collections::BTreeMap;
+
 use runnel_interp::xdp::{Event, Opaque, XdpHost, standard};
 use runnel_interp::{
     Called, Compiled, ControlError, Counters, Ended, Entry, Fault, Machine, SetupError, State, Tables,
@@ -17,6 +19,7 @@ use thiserror::Error;
 
 use super::maps::{Held, Snapshot};
 use super::pin_helpers::{CPU, NODE, Pinned, RANDOM, TIME};
+use super::snapshot::normal;
 
 /// Flags that redirections to device maps may have: `BPF_F_BROADCAST` and `BPF_F_EXCLUDE_INGRESS`.
 const DEVICE_FLAGS: u64 = 8 | 16;
@@ -81,9 +84,8 @@ pub struct Reference {
     counters: Counters,
     state: State<XdpHost>,
     table_of: Vec<Table>,
-    /// Which tables have entries by whole keys. Prefix tables have not: the kernel keeps bits of their keys that mean
-    /// nothing.
-    exact: Vec<bool>,
+    /// How each table finds entries.
+    kinds: Vec<TableKind>,
 }
 
 impl Reference {
@@ -136,9 +138,8 @@ impl Reference {
         }
         let state = State::new(Machine::new(tables, image), host);
         let counters = Counters::new(&compiled);
-        let exact =
-            program.tables.values().map(|t| matches!(t.kind, TableKind::Exact | TableKind::Index)).collect();
-        Ok(Reference { compiled, counters, state, table_of: table_of.to_vec(), exact })
+        let kinds = program.tables.values().map(|t| t.kind).collect();
+        Ok(Reference { compiled, counters, state, table_of: table_of.to_vec(), kinds })
     }
 
     /// Runs the program on a packet, with what helpers give.
@@ -187,12 +188,22 @@ impl Reference {
         &self.compiled
     }
 
-    /// What the tables hold now that have entries by whole keys: by table of the program, key and value, the values of
-    /// all CPUs without padding.
-    pub fn exact_entries(&self) -> impl Iterator<Item = (Table, Vec<Entry>)> {
-        let contents = self.state.machine.tables.contents().into_iter().enumerate();
-        let exact = contents.filter(|(index, _)| self.exact[*index]);
-        exact.map(|(index, contents)| (Table::new(index), contents.entries))
+    /// Names of the tables that the kernel left otherwise; `names` are those of the program's tables, in order. Bits of
+    /// keys that mean nothing do not count, nor do tables of which only helpers know what they hold.
+    pub fn tables_that_differ(&self, names: &[String], kernel: &Snapshot) -> Vec<String> {
+        let tables = self.state.machine.tables.contents().into_iter().zip(&self.kinds).zip(names);
+        let differ = tables.filter(|((contents, kind), name)| {
+            let Some(held) = kernel.maps.get(*name).filter(|_| **kind != TableKind::Opaque) else {
+                return false;
+            };
+            let held: BTreeMap<Box<[u8]>, &Held> = held.iter().map(|(k, v)| (normal(**kind, k), v)).collect();
+            let same = |entry: &Entry| match held.get(&entry.key) {
+                Some(Held::Bytes(bytes)) => same_value(&entry.value, bytes),
+                _ => false,
+            };
+            contents.entries.len() != held.len() || !contents.entries.iter().all(same)
+        });
+        differ.map(|(_, name)| name.clone()).collect()
     }
 
     /// The tables as they are now.
@@ -237,4 +248,14 @@ fn unpadded(data: &TableData, value: &[u8]) -> Vec<u8> {
         return value.to_vec();
     }
     value.chunks(size.next_multiple_of(8)).flat_map(|cpu| &cpu[..size.min(cpu.len())]).copied().collect()
+}
+
+/// Whether values agree, of which the kernel's may have padding behind each CPU's.
+fn same_value(value: &[u8], kernel: &[u8]) -> bool {
+    if value.len() == kernel.len() {
+        return value == kernel;
+    }
+    let cpus = possible_cpus();
+    let (size, stride) = (value.len() / cpus, kernel.len() / cpus);
+    value.chunks(size.max(1)).zip(kernel.chunks(stride.max(1))).all(|(a, b)| *a == b[..a.len().min(b.len())])
 }

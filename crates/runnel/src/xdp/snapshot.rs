@@ -173,7 +173,7 @@ fn read(map: &Map, kind: TableKind) -> Result<Option<Entries>, Error> {
 }
 
 /// The key as the table compares it: bits of a prefix beyond its length do not count.
-fn normal(kind: TableKind, key: &[u8]) -> Box<[u8]> {
+pub fn normal(kind: TableKind, key: &[u8]) -> Box<[u8]> {
     let mut key: Box<[u8]> = key.into();
     if kind == TableKind::Prefix
         && let Some((length, address)) = key.split_first_chunk_mut::<4>()

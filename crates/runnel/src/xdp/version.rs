@@ -6,12 +6,13 @@
 use std::time::{Duration, Instant};
 
 use runnel_bpf::lift::{LiftError, lift};
-use runnel_bpf::spec::MapSpec;
+use runnel_bpf::spec::{MapSpec, ProgramSpec};
 use runnel_engine::specialize::{Request, SpecializeError, Specialized, TableState, specialize};
-use runnel_ir::{EntityRef, Program as Ir, SecondaryMap, Table, TableData};
+use runnel_ir::{Program as Ir, SecondaryMap, Table, TableData};
 use runnel_kernel::error::Error as KernelError;
 use runnel_kernel::map::{Map, Mapping};
 use runnel_kernel::netns::ParkedVeth;
+use runnel_kernel::object::LoadedProgram;
 use runnel_kernel::program::Program;
 use runnel_passes::clean_up;
 use runnel_tables::{Budget, Contents, Entry};
@@ -71,16 +72,34 @@ impl Plan {
     /// # Errors
     /// What keeps it from either.
     pub fn new(instance: &Instance) -> Result<Plan> {
+        Self::of(&instance.original()?.spec, &instance.maps()?)
+    }
+
+    /// The same for a program on maps that belong to no instance, given in the program's order.
+    ///
+    /// # Errors
+    /// As [`Plan::new`].
+    pub fn of(original: &ProgramSpec, maps: &[&Map]) -> Result<Plan> {
         let started = Instant::now();
-        let ir = lift(&instance.original()?.spec)?;
+        let ir = lift(original)?;
+        let lift = started.elapsed();
+        let plan = Self::of_ir(ir, maps)?;
+        Ok(Plan { lift: lift + plan.lift, ..plan })
+    }
+
+    /// The same for a program that is IR already. Its tables are the first of `maps`.
+    ///
+    /// # Errors
+    /// As [`Plan::new`].
+    pub fn of_ir(ir: Ir, maps: &[&Map]) -> Result<Plan> {
+        let started = Instant::now();
         let mut clean = ir.clone();
         clean_up(&mut clean);
         let lift = started.elapsed();
         let started = Instant::now();
         let mut tables: SecondaryMap<Table, Option<TableState>> = SecondaryMap::new();
-        for (index, map) in instance.maps()?.into_iter().enumerate() {
-            let table = Table::new(index);
-            tables[table] = Some(state(&ir.tables[table], map)?);
+        for ((table, data), map) in ir.tables.iter().zip(maps) {
+            tables[table] = Some(state(data, map)?);
         }
         Ok(Plan { ir, clean, tables, lift, read: started.elapsed() })
     }
@@ -135,6 +154,14 @@ impl Version {
     /// # Errors
     /// What building says; nothing is left behind.
     pub fn build(instance: &Instance, specialized: Specialized) -> Result<Version> {
+        Self::build_on(instance.original()?, &instance.maps()?, specialized)
+    }
+
+    /// The same on maps that belong to no instance, given in the program's order.
+    ///
+    /// # Errors
+    /// As [`Version::build`].
+    pub fn build_on(original: &LoadedProgram, maps: &[&Map], specialized: Specialized) -> Result<Version> {
         let epoch = Map::create(&MapSpec {
             name: "runnel_epoch".into(),
             map_type: ARRAY,
@@ -145,11 +172,8 @@ impl Version {
         })?;
         let epoch_memory = epoch.mmap(true)?;
         epoch_memory.store_u64(0, EPOCH);
-        let original = instance.original()?;
         let fallback = fallback_array(&original.program)?;
-        let maps = instance.maps()?;
-        let around =
-            Surroundings { original: &original.spec, maps: &maps, epoch: (&epoch, 0), fallback: &fallback };
+        let around = Surroundings { original: &original.spec, maps, epoch: (&epoch, 0), fallback: &fallback };
         let candidate = build(&specialized, around)?;
         Ok(Version { specialized, candidate, epoch, epoch_memory, _fallback: fallback })
     }
