@@ -16,6 +16,9 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use crate::error::{Errno, Error, Result, check};
 use crate::sys::{c_path, owned};
 
+/// Iterators that a kernel with CONFIG_BPF_PRELOAD pins in each BPF file system (`kernel/bpf/preload`).
+const PRELOADED: [&str; 2] = ["maps.debug", "progs.debug"];
+
 /// Who mounted the file system under a pin directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mounted {
@@ -42,7 +45,7 @@ pub fn ensure(dir: &Path) -> Result<Mounted> {
 ///
 /// Errors: removing an empty directory fails for another reason.
 pub fn discard(dir: &Path, mounted: Mounted) -> Result<()> {
-    if mounted == Mounted::Now && is_empty(dir) && umount2(dir, MntFlags::empty()).is_err() {
+    if mounted == Mounted::Now && is_unused(dir) && umount2(dir, MntFlags::empty()).is_err() {
         return Ok(());
     }
     match std::fs::remove_dir(dir) {
@@ -53,8 +56,11 @@ pub fn discard(dir: &Path, mounted: Mounted) -> Result<()> {
     }
 }
 
-fn is_empty(dir: &Path) -> bool {
-    std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none())
+/// Whether nothing is pinned in the root of a BPF file system but what the kernel itself puts there.
+fn is_unused(dir: &Path) -> bool {
+    let by_kernel = |name: std::ffi::OsString| PRELOADED.iter().any(|known| name == *known);
+    std::fs::read_dir(dir)
+        .is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(|entry| by_kernel(entry.file_name()))))
 }
 
 /// Whether an existing path lies in a BPF file system.
