@@ -13,6 +13,8 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E env "PATH=$$PATH")
 CLANG = $(or $(RUNNEL_CLANG),$(shell command -v clang-19 || command -v clang))
 NF := $(TARGET)/nf/router.bpf.o
 
+comma := ,
+
 define say
 	@printf '\033[1m==> %s\033[0m\n' "$(1)"
 endef
@@ -39,6 +41,13 @@ $(NF): nf/router/router.bpf.c nf/router/router.h
 build: nf ## Build the release binary, into target/release
 	$(call say,building runnel)
 	cargo build --release --locked -p runnel
+
+.PHONY: demo
+demo: nf ## Show a router being specialized under traffic, in namespaces of its own; about 20 s
+	$(call say,building runnel and the demo)
+	cargo build --release --locked -p runnel -p runnel-lab
+	$(call say,a router under traffic$(comma) in two network namespaces that go away again; Ctrl-C ends it)
+	@$(SUDO) demo/run.sh
 
 .PHONY: test
 test: nf ## Run all tests; those that load programs do so as root

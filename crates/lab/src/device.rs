@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use runnel_kernel::link::XdpLink;
-use runnel_kernel::program::{Program, enable_stats};
+use runnel_kernel::program::{Program, ProgramInfo, StatsGuard, enable_stats};
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
@@ -183,19 +183,31 @@ impl Device {
         last.ok_or_else(|| self.process.error("did not tell how many packets went to the original"))
     }
 
-    /// Cost of a packet in whatever runs on the hook, in ns, by the kernel's statistics over a burst; nothing if no
-    /// packet came, or another program took over meanwhile.
-    pub fn time_packets(&self, burst: Duration) -> Result<Option<f64>> {
+    /// Begins to time packets in whatever runs on the hook.
+    pub fn time_packets(&self) -> Result<Timing> {
         let link = XdpLink::from_pin(&self.link_pin())?;
-        let id = link.info()?.program_id;
-        let program = Program::from_id(id)?;
-        let _stats = enable_stats()?;
-        let before = program.info()?;
-        std::thread::sleep(burst);
-        let after = program.info()?;
-        let runs = after.run_cnt - before.run_cnt;
-        let same = link.info()?.program_id == id;
-        Ok((same && runs > 0).then(|| (after.run_time_ns - before.run_time_ns) as f64 / runs as f64))
+        let program = Program::from_id(link.info()?.program_id)?;
+        let stats = enable_stats()?;
+        Ok(Timing { before: program.info()?, program, link, _stats: stats })
+    }
+}
+
+/// Packets being timed, by the kernel's statistics, which are on meanwhile.
+#[derive(Debug)]
+pub struct Timing {
+    link: XdpLink,
+    program: Program,
+    before: ProgramInfo,
+    _stats: StatsGuard,
+}
+
+impl Timing {
+    /// Cost of a packet since the beginning, in ns; nothing if no packet came, or another program took over meanwhile.
+    pub fn end(self) -> Result<Option<f64>> {
+        let after = self.program.info()?;
+        let runs = after.run_cnt - self.before.run_cnt;
+        let same = self.link.info()?.program_id == self.program.id();
+        Ok((same && runs > 0).then(|| (after.run_time_ns - self.before.run_time_ns) as f64 / runs as f64))
     }
 }
 

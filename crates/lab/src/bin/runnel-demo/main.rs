@@ -38,11 +38,13 @@ fn main() -> ExitCode {
         eprintln!("error: cannot listen for Ctrl-C: {problem}");
         return ExitCode::FAILURE;
     }
-    let told =
-        sibling_binary("runnel").and_then(|runnel| story::tell(&runnel, &object, &stop, &Screen::new()));
+    let screen = Screen::new();
+    let told = sibling_binary("runnel").and_then(|runnel| story::tell(&runnel, &object, &stop, &screen));
     match told {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(went_well) => {
+            screen.line("  everything that was made is removed again\n");
+            if went_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE
