@@ -1,10 +1,13 @@
-//! The system calls that only the bench makes: running a program on live frames, attaching to TC, choosing a
-//! CPU, reading the clock that `bpf_ktime_get_ns` reads.
+//! The system calls that only the bench makes: writing maps as any other process would, running a program on live
+//! frames, attaching to TC, choosing a CPU, reading the clock that `bpf_ktime_get_ns` reads.
 //!
 //! Everything else that concerns BPF goes through `runnel-kernel`.
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use libbpf_sys as sys;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -15,6 +18,56 @@ use crate::error::{LabError, Result};
 
 /// Most frames that the kernel makes before it hands them on (`TEST_XDP_MAX_BATCH` in `net/bpf/test_run.c`).
 pub const MAX_BATCH: u32 = 256;
+
+/// A pinned map, written by plain `bpf(2)` calls.
+#[derive(Debug)]
+pub(crate) struct PinnedMap {
+    fd: OwnedFd,
+    key_size: usize,
+    value_size: usize,
+}
+
+impl PinnedMap {
+    /// Opens it. Keys and values have these sizes in bytes.
+    pub fn open(path: &Path, key_size: usize, value_size: usize) -> io::Result<PinnedMap> {
+        let name = CString::new(path.as_os_str().as_bytes())?;
+        // SAFETY: `name` is a live C string.
+        let fd = done(unsafe { sys::bpf_obj_get(name.as_ptr()) })?;
+        // SAFETY: the kernel just returned this descriptor as new.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let mut info = sys::bpf_map_info::default();
+        let mut len = size_of::<sys::bpf_map_info>() as u32;
+        // SAFETY: `info` is a plain structure of `len` bytes; its pointers are null.
+        done(unsafe { sys::bpf_map_get_info_by_fd(fd.as_raw_fd(), &mut info, &mut len) })?;
+        if (info.key_size as usize, info.value_size as usize) != (key_size, value_size) {
+            let found = format!("keys of {} bytes and values of {}", info.key_size, info.value_size);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, found));
+        }
+        Ok(PinnedMap { fd, key_size, value_size })
+    }
+
+    /// Adds an entry, or replaces its value.
+    pub fn update(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        assert_eq!((key.len(), value.len()), (self.key_size, self.value_size));
+        let (key, value) = (key.as_ptr().cast(), value.as_ptr().cast());
+        // SAFETY: key and value live during the call and have the sizes that the map was found to have.
+        done(unsafe { sys::bpf_map_update_elem(self.fd.as_raw_fd(), key, value, u64::from(sys::BPF_ANY)) })?;
+        Ok(())
+    }
+
+    /// Deletes an entry, which must be there.
+    pub fn delete(&self, key: &[u8]) -> io::Result<()> {
+        assert_eq!(key.len(), self.key_size);
+        // SAFETY: the key lives during the call and has the size that the map was found to have.
+        done(unsafe { sys::bpf_map_delete_elem(self.fd.as_raw_fd(), key.as_ptr().cast()) })?;
+        Ok(())
+    }
+}
+
+/// What libbpf's calls return: an errno, negative, in place of a result.
+fn done(ret: i32) -> io::Result<i32> {
+    if ret < 0 { Err(io::Error::from_raw_os_error(-ret)) } else { Ok(ret) }
+}
 
 /// Makes `repeat` frames with an XDP program and lets them go, `batch` at a time (at most [`MAX_BATCH`]), as if
 /// they had come in by interface `ifindex` of this thread's network namespace.
@@ -42,9 +95,8 @@ pub(crate) fn run_live(
     // SAFETY: frame and context live during the call, with the lengths given; nothing is written back.
     let ret = unsafe { sys::bpf_prog_test_run_opts(program.as_fd().as_raw_fd(), &mut opts) };
     match ret {
-        0 => Ok(()),
         e if e == -libc::EINTR => Ok(()),
-        e => Err(io::Error::from_raw_os_error(-e)),
+        ret => done(ret).map(drop),
     }
 }
 
@@ -55,12 +107,9 @@ pub(crate) fn attach_tcx_ingress(program: &Program, ifindex: u32) -> io::Result<
         sys::bpf_link_create_opts { sz: size_of::<sys::bpf_link_create_opts>() as _, ..Default::default() };
     let fd = program.as_fd().as_raw_fd();
     // SAFETY: `opts` lives during the call; the rest are plain numbers.
-    let ret = unsafe { sys::bpf_link_create(fd, ifindex as i32, sys::BPF_TCX_INGRESS, &opts) };
-    if ret < 0 {
-        return Err(io::Error::from_raw_os_error(-ret));
-    }
+    let link = done(unsafe { sys::bpf_link_create(fd, ifindex as i32, sys::BPF_TCX_INGRESS, &opts) })?;
     // SAFETY: the kernel just returned this descriptor as new.
-    Ok(unsafe { OwnedFd::from_raw_fd(ret) })
+    Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
 /// Keeps the thread that made it, and all that it starts meanwhile, on one CPU. To be dropped by that same thread,

@@ -7,19 +7,20 @@
 //! It runs apart from the process that checks: [`Order::command`] starts it, [`run`] is what it does.
 
 use std::io::{self, BufWriter, Write};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use router_ctl::layout::map::{NEIGHBOURS, ROUTES};
-use runnel_kernel::map::{Map, UpdateMode};
+use router_ctl::{MapData, Neighbour, RouteKey, RouteValue};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{LabError, Result};
 use crate::plan::Plan;
 use crate::scene::{Scene, SceneSpec};
-use crate::sys;
+use crate::sys::{self, PinnedMap};
 use crate::update::{Change, Report, Update};
 
 /// Burst and quiet together.
@@ -84,20 +85,22 @@ pub fn run(order: &Order, out: impl Write) -> Result<()> {
 /// The maps that are changed.
 #[derive(Debug)]
 pub struct Tables {
-    routes: Map,
-    neighbours: Map,
+    routes: PinnedMap,
+    neighbours: PinnedMap,
 }
 
 impl Tables {
     /// Opens the maps pinned in a directory.
     pub fn open(dir: &Path) -> Result<Tables> {
-        let open = |name: &'static str| -> Result<Map> { Ok(Map::from_pin(&dir.join(name))?) };
-        Ok(Tables { routes: open(ROUTES)?, neighbours: open(NEIGHBOURS)? })
+        Ok(Tables {
+            routes: open::<RouteKey, RouteValue>(&dir.join(ROUTES))?,
+            neighbours: open::<Ipv4Addr, Neighbour>(&dir.join(NEIGHBOURS))?,
+        })
     }
 
     /// Makes a change by one system call, and tells when.
     ///
-    /// Errors: what the kernel says; an entry to be withdrawn is not there.
+    /// Errors: what the kernel says; an entry to be withdrawn is not there, so somebody else changes the tables.
     pub fn make(&self, change: Change) -> Result<Update> {
         let map = match change {
             Change::Route(..) => &self.routes,
@@ -106,19 +109,18 @@ impl Tables {
         let (key, value) = change.bytes();
         let begun = sys::monotonic_ns();
         let outcome = match &value {
-            Some(value) => map.update(&key, value, UpdateMode::Any).map(|()| true),
+            Some(value) => map.update(&key, value),
             None => map.delete(&key),
         };
         let ended = sys::monotonic_ns();
-        if !outcome? {
-            let doing = format!("making {change:?}");
-            return Err(LabError::io(
-                doing,
-                io::Error::other("no such entry; somebody else changes the tables"),
-            ));
-        }
+        outcome.map_err(|e| LabError::io(format!("making {change:?}"), e))?;
         Ok(Update { begun, ended, change })
     }
+}
+
+fn open<K: MapData, V: MapData>(path: &Path) -> Result<PinnedMap> {
+    PinnedMap::open(path, K::SIZE, V::SIZE)
+        .map_err(|e| LabError::io(format!("opening the map pinned at {}", path.display()), e))
 }
 
 struct Updater<W: Write> {

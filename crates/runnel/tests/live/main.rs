@@ -3,7 +3,7 @@
 
 mod support;
 
-use runnel::xdp::session::{Session, SessionError};
+use runnel::xdp::session::{Session, SessionError, Setup};
 use runnel_bpf::insn::{self, Insn};
 use runnel_bpf::spec::ProgramSpec;
 use runnel_engine::controller::{Controller, Cycle, Outcome, Policy, Step, Target};
@@ -192,6 +192,24 @@ fn a_version_that_the_verifier_refuses_leaves_the_hook_as_it_was() {
         let text = std::fs::read_to_string(path).unwrap();
         assert!(text.contains(reason.as_str()) && text.lines().count() > 5);
         std::fs::remove_file(path).unwrap();
+        assert_eq!(lab.hooked().id(), hooked);
+        session.stop().unwrap();
+    };
+    lab.under_test.run(run).unwrap();
+}
+
+#[test]
+fn a_start_that_fails_leaves_nothing() {
+    let lab = Lab::new();
+    let (setup, tables) = (lab.setup(lab.router()), tables());
+    let other = Setup { state_dir: lab.bpffs.path().join("other"), ..setup.clone() };
+    let run = || {
+        let session = Session::start(&setup, fill(&tables)).unwrap();
+        let hooked = lab.hooked().id();
+        // The hook is taken, by somebody of whom this state directory knows nothing.
+        let refused = Session::start(&other, fill(&tables)).unwrap_err();
+        assert!(matches!(refused, SessionError::Kernel(_)), "{refused}");
+        assert!(!other.state_dir.exists());
         assert_eq!(lab.hooked().id(), hooked);
         session.stop().unwrap();
     };

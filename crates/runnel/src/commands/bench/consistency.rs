@@ -143,3 +143,31 @@ fn verdict(args: &ConsistencyArgs, outcome: &Outcome, stopped: bool) -> Result<(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_shows_too_little_is_warned_of_and_what_is_wrong_fails() {
+        let good = Outcome {
+            seconds: 60.0,
+            updates: 66_000,
+            optimized_share: 0.6,
+            packets_within_50us: 2_000_000,
+            ..Outcome::default()
+        };
+        let bump = ConsistencyArgs { seconds: 60, seed: 1, without_bump: false, updater: None };
+        let blind = ConsistencyArgs { without_bump: true, ..bump.clone() };
+        assert!(shortcomings(&good).is_empty());
+        assert_eq!(shortcomings(&Outcome::default()).len(), 3);
+        assert!(verdict(&bump, &good, false).is_ok());
+        assert!(verdict(&bump, &good, true).is_err());
+        assert!(verdict(&blind, &good, false).is_err());
+        let lossy = Outcome { lost_packets: 1, ..good.clone() };
+        assert!(verdict(&bump, &lossy, false).is_err());
+        let wrong = Outcome { wrong_outcomes: 1, ..good };
+        assert!(verdict(&bump, &wrong, false).is_err());
+        assert!(verdict(&blind, &wrong, false).is_ok());
+    }
+}
