@@ -297,6 +297,18 @@ impl Map {
         }
         self.error(doing, errno)
     }
+
+    /// Whether this map of maps has the map with that id as an element.
+    fn has_element(&self, map_id: u32) -> Result<bool> {
+        let mut key = None;
+        while let Some(next) = self.next_key(key.as_deref())? {
+            if self.lookup(&next)?.is_some_and(|element| element == map_id.to_ne_bytes()) {
+                return Ok(true);
+            }
+            key = Some(next);
+        }
+        Ok(false)
+    }
 }
 
 impl AsFd for Map {
@@ -308,6 +320,26 @@ impl AsFd for Map {
 /// Ids of all maps on this machine.
 pub fn all_map_ids() -> Result<Vec<u32>> {
     ids("maps", sys::bpf_map_get_next_id)
+}
+
+/// Ids of the maps of maps that have this map as an element: programs that hold one of them reach it. A map of maps
+/// that does not let itself be read counts as one that has it.
+pub(crate) fn outer_maps_of(map_id: u32) -> Result<Vec<u32>> {
+    let mut found = Vec::new();
+    for id in all_map_ids()? {
+        let outer = match Map::from_id(id) {
+            Ok(map) => map,
+            // Gone since.
+            Err(Error::Kernel { errno: Errno(libc::ENOENT), .. }) => continue,
+            Err(e) => return Err(e),
+        };
+        let holds_maps =
+            matches!(outer.spec.map_type, sys::BPF_MAP_TYPE_ARRAY_OF_MAPS | sys::BPF_MAP_TYPE_HASH_OF_MAPS);
+        if holds_maps && outer.has_element(map_id).unwrap_or(true) {
+            found.push(id);
+        }
+    }
+    Ok(found)
 }
 
 fn info(fd: BorrowedFd<'_>) -> Result<sys::bpf_map_info> {

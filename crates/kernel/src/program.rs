@@ -287,13 +287,19 @@ pub struct Holders {
     /// Iterator links made for this very map: the program behind one can write values whenever somebody reads
     /// from it, though the map need not be among the program's map ids.
     pub iterator_links: Vec<u32>,
+    /// Maps of maps that have the map as an element: whatever program holds one of them can reach it.
+    pub outer_maps: Vec<u32>,
 }
 
-/// The programs and iterators that hold a map. SYSCALL programs can write any map through `bpf_sys_bpf` and are
+/// The programs, iterators and maps of maps that hold a map. SYSCALL programs can write any map through `bpf_sys_bpf` and are
 /// not listed for that; the watcher treats each of their runs as a write to everything.
 pub fn holders_of(map_id: u32) -> Result<Holders> {
     let programs = all_programs()?.into_iter().filter(|p| p.map_ids.contains(&map_id)).collect();
-    Ok(Holders { programs, iterator_links: crate::link::iterators_over_map(map_id)? })
+    Ok(Holders {
+        programs,
+        iterator_links: crate::link::iterators_over_map(map_id)?,
+        outer_maps: crate::map::outer_maps_of(map_id)?,
+    })
 }
 
 /// Program statistics (run time and count) stay on while this guard lives; they cost about 46 ns a run.

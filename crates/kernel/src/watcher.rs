@@ -33,8 +33,8 @@
 //!
 //! Update, delete, lookup-and-delete, the batch forms, and freeze; a test run of a SYSCALL program, which can
 //! write any map without naming it; loading or attaching a program by another process than the one that opened
-//! the watcher (a new writer may appear, so who holds a map must be asked again); commands newer than this
-//! watcher; any call whose arguments cannot be read at entry (a page not yet faulted in) or are not the same at
+//! the watcher, and any write to a map of maps (a new writer may appear, so who holds a map must be asked again);
+//! commands newer than this watcher; any call whose arguments cannot be read at entry (a page not yet faulted in) or are not the same at
 //! exit; any call by the 32-bit entry.
 //!
 //! Not seen, and excluded elsewhere: writes by programs (known by who holds the map), by memory mappings (such

@@ -4,7 +4,9 @@ mod common;
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-use common::{ARRAY, HASH, MMAPABLE, SCHED_CLS, XDP, map_spec, program, returns};
+use common::{
+    ARRAY, ARRAY_OF_MAPS, HASH, HASH_OF_MAPS, MMAPABLE, SCHED_CLS, XDP, map_spec, program, returns,
+};
 use runnel_bpf::insn::{self, Insn};
 use runnel_bpf::spec::ProgramSpec;
 use runnel_kernel::bpffs::PrivateBpffs;
@@ -215,6 +217,17 @@ SEC("iter/bpf_map_elem") int rewrite(struct bpf_iter__bpf_map_elem *ctx) {
     assert_eq!(map.lookup(&[1; 4]).expect("looking up"), Some(8u32.to_ne_bytes().into()));
     drop(link);
     assert_eq!(holders_of(map.id()).expect("listing").iterator_links.len(), 0);
+}
+
+#[test]
+fn a_map_of_maps_holds_its_elements() {
+    let map = Map::create(&map_spec("element", HASH, 4, 4, 1, 0)).expect("creating");
+    for kind in [ARRAY_OF_MAPS, HASH_OF_MAPS] {
+        let outer = Map::create_outer(&map_spec("outer", kind, 4, 4, 4, 0), &map).expect("creating");
+        assert!(holders_of(map.id()).expect("listing").outer_maps.is_empty());
+        outer.update_fd(&1u32.to_ne_bytes(), map.as_fd()).expect("putting it in");
+        assert_eq!(holders_of(map.id()).expect("listing").outer_maps, [outer.id()]);
+    }
 }
 
 #[test]

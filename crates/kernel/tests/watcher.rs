@@ -10,7 +10,7 @@ mod watcher_support;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{HASH, MMAPABLE, XDP, compile, map_spec, program, returns};
+use common::{ARRAY_OF_MAPS, HASH, MMAPABLE, XDP, compile, map_spec, program, returns};
 use runnel_bpf::insn::{self, Insn};
 use runnel_kernel::Error;
 use runnel_kernel::bpffs::PrivateBpffs;
@@ -307,6 +307,15 @@ fn loading_a_program_bumps_everything_unless_the_owner_does_it() {
     let before = epoch(&watcher);
     let status = helper("load_program", std::path::Path::new("/")).wait().expect("waiting");
     assert!(status.success());
+    assert!(epoch(&watcher) >= before + 2);
+}
+
+#[test]
+fn a_change_of_a_map_of_maps_bumps_everything() {
+    let (watcher, map) = watched_table();
+    let outer = Map::create_outer(&map_spec("outer", ARRAY_OF_MAPS, 4, 4, 4, 0), &map).expect("creating");
+    let before = epoch(&watcher);
+    outer.update_fd(&1u32.to_ne_bytes(), map.as_fd()).expect("putting the map in");
     assert!(epoch(&watcher) >= before + 2);
 }
 

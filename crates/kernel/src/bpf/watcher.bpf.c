@@ -72,6 +72,7 @@ struct task_struct {
 } __core;
 
 struct bpf_map {
+	enum bpf_map_type map_type;
 	__u32 key_size;
 	__u32 id;
 } __core;
@@ -267,6 +268,12 @@ static __always_inline __u32 kind_of_test_run(__u64 attr, __u32 size)
 	return type == BPF_PROG_TYPE_SYSCALL ? ANYTHING : IGNORED;
 }
 
+/* A change of a map of maps gives programs that hold it a way to write another map. */
+static __always_inline bool holds_maps(enum bpf_map_type type)
+{
+	return type == BPF_MAP_TYPE_ARRAY_OF_MAPS || type == BPF_MAP_TYPE_HASH_OF_MAPS;
+}
+
 /* Finds the map that a command's arguments name; anything unreadable makes it ANYTHING. */
 static __noinline int find_target(__u32 command, __u64 attr, __u32 size, struct target *target)
 {
@@ -275,6 +282,7 @@ static __noinline int find_target(__u32 command, __u64 attr, __u32 size, struct 
 		__u64 key;
 	} args = {};
 	__u32 fd_at, kind = kind_of(command);
+	enum bpf_map_type type;
 	struct bpf_map *map;
 	void *object;
 
@@ -305,7 +313,8 @@ static __noinline int find_target(__u32 command, __u64 attr, __u32 size, struct 
 		return 0;
 	map = object;
 	if (bpf_core_read(&target->map_id, sizeof(target->map_id), &map->id) ||
-	    bpf_core_read(&target->key_size, sizeof(target->key_size), &map->key_size))
+	    bpf_core_read(&target->key_size, sizeof(target->key_size), &map->key_size) ||
+	    bpf_core_read(&type, sizeof(type), &map->map_type) || holds_maps(type))
 		target->kind = ANYTHING;
 	return 0;
 }

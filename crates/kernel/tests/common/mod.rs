@@ -24,6 +24,7 @@ pub const PERCPU_ARRAY: u32 = 6;
 pub const LRU_HASH: u32 = 9;
 pub const LPM_TRIE: u32 = 11;
 pub const ARRAY_OF_MAPS: u32 = 12;
+pub const HASH_OF_MAPS: u32 = 13;
 pub const QUEUE: u32 = 22;
 pub const RINGBUF: u32 = 27;
 /// `BPF_F_*`.
