@@ -14,9 +14,4 @@ if [ "$(id -u)" != 0 ]; then
     export "CARGO_TARGET_${host}_RUNNER=sudo -E"
     sudo -v
 fi
-# The router's tests have a variable of their own.
-if [ -z "${CLANG:-}" ]; then
-    CLANG=${RUNNEL_CLANG:-$(command -v clang-19 || command -v clang)}
-    export CLANG
-fi
 exec cargo test --workspace --locked "$@"

@@ -6,6 +6,7 @@
 //! that lookups change in a table that keeps recency.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use runnel_ir::cfg::Cfg;
 use runnel_ir::{Block, Effects, Inst, InstData, Program, SecondaryMap, Table, Terminator, Value};
@@ -42,6 +43,24 @@ pub enum WriteReason {
     ValueGivenToCallee,
     /// The address of a value is stored, so that it cannot be followed.
     ValueEscapes,
+}
+
+impl fmt::Display for WriteReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WriteReason::Updated => "the program inserts into it",
+            WriteReason::Deleted => "the program deletes from it",
+            WriteReason::TableGivenToCallee => "the program hands it to a helper that may change it",
+            WriteReason::TableEscapes => "the program uses the map itself in a way that cannot be followed",
+            WriteReason::ValueWritten => "the program writes to its values",
+            WriteReason::ValueGivenToCallee => {
+                "the program hands its values to a helper that may write to them"
+            }
+            WriteReason::ValueEscapes => {
+                "the program stores the address of a value, which cannot be followed"
+            }
+        })
+    }
 }
 
 /// Whether the program may change a table.

@@ -24,7 +24,7 @@ mod slice;
 
 use std::collections::{HashMap, HashSet};
 
-use runnel_analysis::{TableAccesses, WriteReason};
+use runnel_analysis::TableAccesses;
 use runnel_ir::{Block, Data, DataKind, Inst, InstData, Key, Program, SecondaryMap, Table, TableKind, Value};
 use runnel_passes::clean_up;
 use runnel_tables::{Budget, Contents, ContentsError, Representation, Rows, SiteFacts, choose};
@@ -170,19 +170,6 @@ pub fn specialize(request: &Request<'_>) -> Result<Specialized, SpecializeError>
     Ok(work.finish())
 }
 
-/// Why a table that the program writes stays as it is, for people.
-fn written_by(reason: WriteReason) -> &'static str {
-    match reason {
-        WriteReason::Updated => "the program inserts into it",
-        WriteReason::Deleted => "the program deletes from it",
-        WriteReason::TableGivenToCallee => "the program hands it to a helper that may change it",
-        WriteReason::TableEscapes => "the program uses it in a way that cannot be followed",
-        WriteReason::ValueWritten => "the program writes its values",
-        WriteReason::ValueGivenToCallee => "the program hands its values to a helper that may change them",
-        WriteReason::ValueEscapes => "the program stores the address of a value, which cannot be followed",
-    }
-}
-
 /// Everything about the version in the making.
 struct Work<'a> {
     request: &'a Request<'a>,
@@ -209,7 +196,7 @@ impl<'a> Work<'a> {
             table_of.push(table);
             let written = match &accesses.of(table).verdict {
                 runnel_analysis::Verdict::ReadOnly => None,
-                runnel_analysis::Verdict::ReadWrite { reason, .. } => Some(written_by(*reason).to_string()),
+                runnel_analysis::Verdict::ReadWrite { reason, .. } => Some(reason.to_string()),
             };
             let state = request.tables[table].as_ref();
             let (entries, left) = match (written, state) {

@@ -5,11 +5,11 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use runnel_bpf::insn::{self, Insn};
 use runnel_bpf::spec::{MapSpec, ProgramSpec};
+use runnel_bpfcc::Compiler;
 
 /// `BPF_PROG_TYPE_XDP`.
 pub const XDP: u32 = 6;
@@ -57,19 +57,13 @@ impl Compiled {
 pub fn compile(stem: &str, source: &str) -> Compiled {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let compiled = Compiled { dir, stem: stem.to_owned() };
-    let c = compiled.dir().join(format!("{stem}.bpf.c"));
     let head =
         "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>\nchar _license[] SEC(\"license\") = \"GPL\";\n";
-    std::fs::write(&c, format!("{head}{source}")).expect("writing the source");
-    let output = Command::new(env!("RUNNEL_BUILD_CLANG"))
-        .args(["-g", "-O2", "-target", "bpf", "-mcpu=v3", "-c", "-I", env!("RUNNEL_BUILD_BPF_INCLUDE")])
-        .args(["-idirafter", &format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH)])
-        .arg(&c)
-        .arg("-o")
-        .arg(compiled.path())
-        .output()
-        .expect("running clang");
-    assert!(output.status.success(), "clang: {}", String::from_utf8_lossy(&output.stderr));
+    let compiler = Compiler::find().expect("a compiler").include(env!("RUNNEL_BUILD_BPF_INCLUDE"));
+    compiler
+        .option("-mcpu=v3")
+        .compile_text(&format!("{head}{source}"), &compiled.path())
+        .unwrap_or_else(|e| panic!("{e}"));
     compiled
 }
 

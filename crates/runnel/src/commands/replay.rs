@@ -5,8 +5,6 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use runnel_bpf::maps_json::MapContents;
-
 use crate::cli::ReplayArgs;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
@@ -17,6 +15,7 @@ use crate::xdp::measure::MeasureError;
 use crate::xdp::trial::{Trial, TrialError};
 use crate::xdp::version::VersionError;
 
+use super::contents;
 use super::results::{Outcome, print_comparison, print_reach, print_version, rows, timing, timings};
 
 /// Packets that each variant is timed on, unless the trace is longer.
@@ -29,7 +28,7 @@ pub const TOLD: usize = 5;
 /// # Errors
 /// What keeps it from being replayed, and any difference between the programs.
 pub fn execute(args: &ReplayArgs, output: &Output) -> Result<()> {
-    let contents = args.maps.as_deref().map(read_contents).transpose()?.unwrap_or_default();
+    let contents = args.maps.as_deref().map(contents::read).transpose()?.unwrap_or_default();
     let trace = read_trace(&args.trace)?;
     let devices = StandIn::new().map_err(|e| failure(e.into()))?;
     let source = Source { object: &args.object, program: &args.prog, contents: &contents, devices: &devices };
@@ -75,17 +74,6 @@ pub fn differs(program: &str, differences: u64) -> Failure {
 
 fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
-}
-
-/// Reads contents of maps.
-fn read_contents(path: &Path) -> Result<MapContents> {
-    let failure = || Failure::new(format!("cannot read the contents of the maps in `{}`", path.display()));
-    let bytes = std::fs::read(path).map_err(|e| failure().because(e))?;
-    MapContents::parse(&bytes).map_err(|e| {
-        failure().because(e).advise(
-            "give what `bpftool -j map dump` prints, one array under each map's name: {\"routes\": […], …}",
-        )
-    })
 }
 
 fn read_trace(path: &Path) -> Result<Vec<Vec<u8>>> {

@@ -2,18 +2,16 @@
 //!
 //! What it says goes to standard output: for people a few lines a cycle, for machines one JSON object a line.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-use runnel_bpf::maps_json::MapContents;
 
 use runnel_engine::controller::{Controller, Cycle, Outcome, Policy, Step};
 use runnel_engine::specialize::TableReport;
 use runnel_kernel::{link, netns, probe};
 use serde_json::{Value, json};
 
+use super::contents;
 use crate::cli::{Mode, RunArgs};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
@@ -44,7 +42,7 @@ pub fn execute(args: &RunArgs, output: &Output) -> Result<()> {
         netns::enter(name).map_err(|e| Failure::from(e).advise("`ip netns list` shows the names"))?;
     }
     require_btf()?;
-    let contents = args.maps.as_deref().map(read_contents).transpose()?;
+    let contents = args.maps.as_deref().map(contents::read).transpose()?;
     let setup = Setup {
         object: args.object.clone(),
         program: args.prog.clone(),
@@ -78,12 +76,6 @@ fn require_btf() -> Result<()> {
     }
     Err(Failure::new("this kernel tells nothing of its types (there is no /sys/kernel/btf/vmlinux)")
         .advise("use a kernel built with CONFIG_DEBUG_INFO_BTF, as those of all large distributions are"))
-}
-
-fn read_contents(path: &Path) -> Result<MapContents> {
-    let failure = || Failure::new(format!("cannot use the map contents in `{}`", path.display()));
-    let bytes = std::fs::read(path).map_err(|e| failure().because(e))?;
-    MapContents::parse(&bytes).map_err(|e| failure().because(e))
 }
 
 impl From<SessionError> for Failure {

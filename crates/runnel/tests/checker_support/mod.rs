@@ -7,7 +7,6 @@
 pub mod programs;
 
 use std::path::PathBuf;
-use std::process::Command;
 
 use router_ctl::Tables;
 use runnel::xdp::check::{Check, CheckError, Finished, Subject, ThirdParty};
@@ -16,6 +15,7 @@ use runnel::xdp::version::{Plan, Version};
 use runnel_bpf::insn::Insn;
 use runnel_bpf::lower::{Layout, lower};
 use runnel_bpf::maps_json::{Entry, MapContents, Value};
+use runnel_bpfcc::Compiler;
 use runnel_engine::specialize::Specialized;
 
 /// A C source of this repository compiled to a BPF object, removed with this value.
@@ -32,13 +32,10 @@ impl Object {
     /// Any source, by its path.
     pub fn of(source: &str) -> Object {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let include = format!("/usr/include/{}-linux-gnu", std::env::consts::ARCH);
-        let status = Command::new("clang-19")
-            .args(["-O2", "-g", "-target", "bpf", "-I", &include, "-c", source, "-o"])
-            .arg(dir.path().join("program.bpf.o"))
-            .status()
-            .expect("running clang-19");
-        assert!(status.success(), "clang-19 refuses {source}");
+        let object = dir.path().join("program.bpf.o");
+        Compiler::find()
+            .and_then(|compiler| compiler.compile(source.as_ref(), &object))
+            .unwrap_or_else(|e| panic!("{e}"));
         Object { dir }
     }
 

@@ -5,6 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use runnel_bpfcc::Compiler;
+
 /// The binary under test.
 pub const RUNNEL: &str = env!("CARGO_BIN_EXE_runnel");
 
@@ -38,20 +40,9 @@ pub fn runnel<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>)
 
 /// Compiles an eBPF object from C source.
 pub fn compile(source: &Path, object: &Path) {
-    let clang = std::env::var("RUNNEL_CLANG").ok();
-    let found = ["clang-19", "clang"].into_iter().find(|c| Command::new(c).arg("--version").output().is_ok());
-    let clang = clang
-        .as_deref()
-        .or(found)
-        .expect("clang, which compiles the eBPF programs; `make setup` installs it");
-    let ran = finish(
-        Command::new(clang)
-            .args(["-O2", "-g", "-target", "bpf"])
-            .arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH))
-            .args(["-c".as_ref(), source.as_os_str(), "-o".as_ref(), object.as_os_str()])
-            .current_dir(root()),
-    );
-    assert_eq!(ran.status, 0, "{clang} does not compile {}: {}", source.display(), ran.err);
+    Compiler::find()
+        .and_then(|compiler| compiler.compile(&root().join(source), object))
+        .unwrap_or_else(|e| panic!("{e}"));
 }
 
 /// The router, compiled into `dir`.

@@ -1,11 +1,11 @@
 //! What the tests of sessions share: compiling, filling, a lab of two namespaces.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use runnel::xdp::maps::MapsError;
 use runnel::xdp::session::{Session, Setup};
+use runnel_bpfcc::Compiler;
 use runnel_engine::controller::{Controller, Cycle, Step};
 use runnel_kernel::bpffs::PrivateBpffs;
 use runnel_kernel::link::{Mode, XdpLink};
@@ -75,13 +75,9 @@ impl Lab {
 
     fn compile(&self, source: &Path) -> PathBuf {
         let out = self.dir.path().join(source.with_extension("o").file_name().unwrap());
-        let clang = std::env::var("RUNNEL_CLANG").unwrap_or_else(|_| "clang-19".into());
-        let status = Command::new(clang)
-            .args(["-O2", "-g", "-target", "bpf", "-I/usr/include/x86_64-linux-gnu", "-c"])
-            .args([source, Path::new("-o"), &out])
-            .status()
-            .expect("clang runs");
-        assert!(status.success());
+        Compiler::find()
+            .and_then(|compiler| compiler.compile(source, &out))
+            .unwrap_or_else(|e| panic!("{e}"));
         out
     }
 }

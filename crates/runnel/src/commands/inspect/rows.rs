@@ -3,9 +3,7 @@
 //! The program is lifted and cleaned up just as it is before it is specialized, so that what is said of its accesses is
 //! what the specializer goes by.
 
-use runnel_analysis::{
-    EscapeKind, LookupSite, PointerUses, Site, TableAccess, TableAccesses, Use, Verdict, WriteReason,
-};
+use runnel_analysis::{EscapeKind, LookupSite, PointerUses, Site, TableAccess, TableAccesses, Use, Verdict};
 use runnel_bpf::btf::{self, TypeId};
 use runnel_bpf::lift::{LiftError, lift};
 use runnel_bpf::maps_json::MapContents;
@@ -239,7 +237,7 @@ impl Facts<'_> {
             let access = accesses.of(Table::new(index));
             self.sites(table, &clean, access);
             if let Verdict::ReadWrite { reason, at } = access.verdict {
-                table.written_because = Some(written_because(reason).to_owned());
+                table.written_because = Some(reason.to_string());
                 table.written_at = self.place_of(&clean, at);
             }
             table.read_only = Some(access.is_read_only());
@@ -343,18 +341,6 @@ fn otherwise(kind: EscapeKind) -> &'static str {
         EscapeKind::Compared => "its address is compared",
         EscapeKind::Computed => "its address is computed with",
         EscapeKind::Returned => "its address is returned",
-    }
-}
-
-fn written_because(reason: WriteReason) -> &'static str {
-    match reason {
-        WriteReason::Updated => "the program inserts into it",
-        WriteReason::Deleted => "the program deletes from it",
-        WriteReason::TableGivenToCallee => "the program hands it to a helper that may change it",
-        WriteReason::TableEscapes => "the program uses the map itself in a way that cannot be followed",
-        WriteReason::ValueWritten => "the program writes to its values",
-        WriteReason::ValueGivenToCallee => "the program hands its values to a helper that may write to them",
-        WriteReason::ValueEscapes => "the program stores the address of a value, which cannot be followed",
     }
 }
 

@@ -1,11 +1,10 @@
 //! The router in the kernel, for tests: compiled from its source, loaded, run on one packet at a time.
 //!
-//! Tests need root, a kernel with BPF, and clang (`CLANG`, or `clang-19`); they fail where these are missing.
+//! Tests need root, a kernel with BPF, and clang; they fail where these are missing.
 //! Each test runs in a network and a mount namespace of its own, which go with the thread that made them, so
 //! that nothing is left behind even if the test is killed.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread;
 
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput, ProgramMut};
@@ -13,6 +12,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use router_ctl::Tables;
 use router_ctl::layout::{self, MapData, TxCounter, map};
+use runnel_bpfcc::Compiler;
 use tempfile::TempDir;
 
 /// The loopback device of a network namespace always comes first.
@@ -70,17 +70,9 @@ impl Router {
     pub fn load() -> Self {
         let dir = TempDir::new().expect("a temporary directory");
         let object = dir.path().join("router.bpf.o");
-        let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang-19".into());
-        let status = Command::new(&clang)
-            .args(["-O2", "-g", "-target", "bpf", "-Wall", "-Wextra", "-Werror"])
-            .arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH))
-            .arg("-c")
-            .arg(source_dir().join("router.bpf.c"))
-            .arg("-o")
-            .arg(&object)
-            .status()
-            .unwrap_or_else(|e| panic!("{clang}: {e}"));
-        assert!(status.success(), "{clang} does not compile the router");
+        Compiler::find()
+            .and_then(|compiler| compiler.strict().compile(&source_dir().join("router.bpf.c"), &object))
+            .unwrap_or_else(|e| panic!("{e}"));
         let object = ObjectBuilder::default().open_file(&object).expect("the router's object file");
         Self { object: object.load().expect("the verifier takes the router, given root") }
     }
