@@ -232,11 +232,7 @@ pub fn print_reach(output: &Output, reach: &Reach) -> Result<()> {
     for unreached in &reach.unreached {
         let place = unreached.insn.map_or(String::new(), |pc| format!("{pc}: "));
         let direction = if unreached.taken { "holds" } else { "fails" };
-        let why = if unreached.impossible {
-            " (cannot happen: every index of an array has an element)"
-        } else {
-            ""
-        };
+        let why = unreached.impossible.map_or(String::new(), |why| format!(" (cannot happen: {why})"));
         output.text(format_args!("    not reached: {place}{} {direction}{why}", unreached.text))?;
     }
     Ok(())

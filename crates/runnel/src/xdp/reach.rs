@@ -1,14 +1,19 @@
 //! What a trace reached: directions of branches, and entries of tables.
 //!
 //! Counted by the interpreter on the lifted original, because that is the program whose behaviour is compared. What
-//! was not reached is named by its instruction in the original, so that it can be judged; the directions that no packet
-//! can take because an array has an element at every index are told apart.
+//! was not reached is named by its instruction in the original, so that it can be judged; directions that no packet can
+//! take, as far as that is plain to see, are told apart.
+
+use std::collections::HashSet;
+use std::fmt;
 
 use runnel_bpf::disasm;
 use runnel_bpf::insn::{self, Insn};
 use runnel_bpf::spec::ProgramSpec;
 use runnel_interp::{Counters, Reached};
-use runnel_ir::{Block, Cond, InstData, Program, Table, TableKind, Terminator, Value, ValueDef};
+use runnel_ir::{BinaryOp, Block, Cond, InstData, Program, Table, TableKind, Terminator, Value, ValueDef};
+
+use runnel_kernel::replay::PACKET_MIN;
 
 use super::maps::Snapshot;
 use super::reference::Reference;
@@ -22,8 +27,29 @@ pub struct Unreached {
     pub text: String,
     /// The direction: whether the condition holds.
     pub taken: bool,
-    /// Whether no packet can take it: it is for an element that an array does not have, at an index that it has.
-    pub impossible: bool,
+    /// Why no packet can take it, if that is plain to see.
+    pub impossible: Option<Impossible>,
+}
+
+/// Why no packet takes a direction of a branch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Impossible {
+    /// It is for an element that an array does not have, at an index that it has.
+    NoElement,
+    /// It is for a frame without a whole Ethernet header, and the kernel gives XDP none.
+    NoHeader,
+    /// Only such directions lead to the branch.
+    Behind,
+}
+
+impl fmt::Display for Impossible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Impossible::NoElement => "every index of an array has an element",
+            Impossible::NoHeader => "XDP is given no frame without an Ethernet header",
+            Impossible::Behind => "only what cannot happen leads there",
+        })
+    }
 }
 
 /// Entries of one table that lookups found.
@@ -59,6 +85,7 @@ impl Reach {
         let Some((first, others)) = runs.split_first() else { return Reach::default() };
         let mut counters: Counters = first.counters().clone();
         others.iter().for_each(|run| counters.merge(run.counters()));
+        let come_to = reachable(ir);
         let mut unreached = Vec::new();
         for &block in &ir.layout {
             if !matches!(ir.blocks[block].terminator, Terminator::Branch { .. }) {
@@ -67,7 +94,9 @@ impl Reach {
             let directions = counters.branch(first.compiled(), block);
             for (taken, count) in [true, false].into_iter().zip(directions) {
                 if count == 0 {
-                    unreached.push(describe(ir, spec, block, taken));
+                    let behind = (!come_to.contains(&block)).then_some(Impossible::Behind);
+                    let impossible = behind.or_else(|| impossible(ir, block, taken));
+                    unreached.push(Unreached { impossible, ..describe(ir, spec, block, taken) });
                 }
             }
         }
@@ -101,8 +130,54 @@ fn describe(ir: &Program, spec: &ProgramSpec, block: Block, taken: bool) -> Unre
         Some(pc) => disasm::instruction(spec.insns[pc], spec.insns.get(pc + 1).copied()),
         None => format!("the branch at the end of {block}"),
     };
-    let impossible = is_null_check(ir, block) == Some(taken);
-    Unreached { insn, text, taken, impossible }
+    Unreached { insn, text, taken, impossible: None }
+}
+
+/// The blocks that can be reached without going what is plainly impossible.
+fn reachable(ir: &Program) -> HashSet<Block> {
+    let mut found: HashSet<Block> = [ir.entry()].into();
+    let mut todo = vec![ir.entry()];
+    while let Some(block) = todo.pop() {
+        for (target, taken) in ir.blocks[block].terminator.targets().zip([true, false]) {
+            if impossible(ir, block, taken).is_none() && found.insert(target.block) {
+                todo.push(target.block);
+            }
+        }
+    }
+    found
+}
+
+/// Why no packet that comes to a branch takes this direction, if that is plain to see.
+fn impossible(ir: &Program, block: Block, taken: bool) -> Option<Impossible> {
+    if is_null_check(ir, block) == Some(taken) {
+        Some(Impossible::NoElement)
+    } else if is_header_check(ir, block) == Some(taken) {
+        Some(Impossible::NoHeader)
+    } else {
+        None
+    }
+}
+
+/// Which direction of a branch is for a frame shorter than an Ethernet header, if one is.
+fn is_header_check(ir: &Program, block: Block) -> Option<bool> {
+    let Terminator::Branch { mut cond, mut lhs, mut rhs, .. } = ir.blocks[block].terminator else {
+        return None;
+    };
+    let is_end = |value| matches!(ir.def(value), Some(InstData::CtxLoad { offset: DATA_END, .. }));
+    if is_end(lhs) {
+        (cond, lhs, rhs) = (cond.swap(), rhs, lhs);
+    }
+    let InstData::Binary { op: BinaryOp::Add, lhs: start, rhs: distance, .. } = *ir.def(lhs)? else {
+        return None;
+    };
+    let is_start = matches!(ir.def(start), Some(InstData::CtxLoad { offset: DATA, .. }));
+    let in_header = ir.as_const(distance)? <= PACKET_MIN as u64;
+    let beyond = match cond {
+        Cond::Ugt => true,
+        Cond::Ule => false,
+        _ => return None,
+    };
+    (is_start && is_end(rhs) && in_header).then_some(beyond)
 }
 
 /// Which direction of a branch is for an array without an element at an index that it has, if one is.
@@ -121,6 +196,9 @@ fn is_null_check(ir: &Program, block: Block) -> Option<bool> {
     (table.kind == TableKind::Index && is_there && ir.as_const(rhs) == Some(0)).then_some(misses)
 }
 
+/// Offsets of `data` and `data_end` in `struct xdp_md`.
+const DATA: i32 = 0;
+const DATA_END: i32 = 4;
 /// How far back values are followed that jumps hand over.
 const DEPTH: u32 = 4;
 
