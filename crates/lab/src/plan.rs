@@ -9,6 +9,7 @@
 //!
 //! It relies on being the only one who changes the tables. It knows neither kernel nor clock.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
@@ -89,7 +90,9 @@ impl Plan {
     ///
     /// `hot` are destinations that packets are sent to most; the routes that they have now are changed most.
     pub fn new(tables: &Tables, hot: &[Ipv4Addr], seed: u64) -> Plan {
-        let hosts: Vec<_> = hot.iter().map(|addr| (Ipv4Net::from(*addr), None)).collect();
+        // One that is sent to twice as much may be named twice.
+        let hosts: BTreeSet<Ipv4Net> = hot.iter().map(|addr| Ipv4Net::from(*addr)).collect();
+        let hosts: Vec<_> = hosts.into_iter().map(|prefix| (prefix, None)).collect();
         let longest = |addr: &Ipv4Addr| {
             let of = tables.routes.iter().filter(|(key, _)| key.prefix().contains(addr));
             of.max_by_key(|(key, _)| key.prefix().prefix_len()).map(|(key, _)| *key)
@@ -246,7 +249,8 @@ mod tests {
     #[test]
     fn changes_change_something_and_values_tell_their_writers() {
         let tables = tables(&prefixes()).unwrap();
-        let hot: Vec<Ipv4Addr> = (0..8u8).map(|i| Ipv4Addr::new(60, i, 0, 1)).collect();
+        // Some of them twice, as they are drawn.
+        let hot: Vec<Ipv4Addr> = (0..12u8).map(|i| Ipv4Addr::new(60, i % 8, 0, 1)).collect();
         let mut plan = Plan::new(&tables, &hot, 3);
         let mut held: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
         for (_, entries) in tables.entries().into_iter().filter(|(n, _)| ["routes", "neighbours"].contains(n))
