@@ -32,10 +32,15 @@
 //! # What is a write
 //!
 //! Update, delete, lookup-and-delete, the batch forms, and freeze; a test run of a SYSCALL program, which can
-//! write any map without naming it; loading or attaching a program by another process than the one that opened
-//! the watcher, and any write to a map of maps (a new writer may appear, so who holds a map must be asked again);
-//! commands newer than this watcher; any call whose arguments cannot be read at entry (a page not yet faulted in) or are not the same at
+//! write any map without naming it; an iterator made by another process than the one that opened the watcher, and any
+//! write to a map of maps (a new writer may appear, so who holds a map must be asked again); commands newer than this
+//! watcher; any call whose arguments cannot be read at entry (a page not yet faulted in) or are not the same at
 //! exit; any call by the 32-bit entry.
+//!
+//! Loading a program writes nothing. But when a load by another process returns, and the program holds a watched map,
+//! the epochs of those that depend on the map are bumped: a new writer has appeared. So a snapshot's epoch has to be
+//! read before it is asked who holds the maps. Nobody uses a program before its load has returned, unless a thread
+//! guesses its descriptor or its id; that is not seen.
 //!
 //! Not seen, and excluded elsewhere: writes by programs (known by who holds the map), by memory mappings (such
 //! maps are never specialized), by the kernel itself, by iterators over a map ([`crate::program::holders_of`]).

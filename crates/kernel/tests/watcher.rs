@@ -1,7 +1,7 @@
 //! The consistency watcher against the real kernel: what bumps an epoch, what does not, what survives what.
 //! Needs root.
 //!
-//! Other processes of the machine may load programs meanwhile, which bumps every epoch, as it must. Where a test
+//! Other processes of the machine may do what bumps every epoch meanwhile, as it must. Where a test
 //! counts bumps exactly it leaves those out, by comparing with slots for which nothing is watched.
 
 mod common;
@@ -10,7 +10,7 @@ mod watcher_support;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{ARRAY_OF_MAPS, HASH, MMAPABLE, XDP, compile, map_spec, program, returns};
+use common::{ARRAY_OF_MAPS, HASH, MMAPABLE, XDP, compile, holder, map_spec, program, returns};
 use runnel_bpf::insn::{self, Insn};
 use runnel_kernel::Error;
 use runnel_kernel::bpffs::PrivateBpffs;
@@ -301,13 +301,51 @@ fn a_system_call_program_under_way_delays_snapshots_but_not_watching() {
 }
 
 #[test]
-fn loading_a_program_bumps_everything_unless_the_owner_does_it() {
+fn a_new_program_bumps_the_slots_of_the_maps_that_it_holds_unless_the_owner_loads_it() {
+    let (watcher, map) = watched_table();
+    let load = || drop(Program::load(&holder(&map), &[map.as_fd()]).expect("loading"));
+    assert_eq!(own_bumps(&watcher, load), 0, "the owner knows its own programs");
+    let bpffs = PrivateBpffs::new().expect("mounting");
+    let pin = bpffs.path().join("map");
+    map.pin(&pin).expect("pinning");
+    let run = |job: &str| assert!(helper(job, &pin).wait().expect("waiting").success());
+    let (changes, _) = observe(&watcher, &map, || {
+        assert_eq!(own_bumps(&watcher, || run("load_holder")), 1);
+    });
+    assert!(changes.is_empty(), "loading writes nothing: {changes:?}");
+    // What is read of the map later must not rely on the log: the new program writes without being logged.
+    let position = watcher.ring_position();
+    run("load_holder");
+    let (changes, _) = watcher.changes_since(position).expect("reading the log");
+    assert!(changes.iter().any(|c| c.map_id.is_none()), "{changes:?}");
+}
+
+#[test]
+fn a_new_program_that_holds_no_watched_map_bumps_nothing() {
     let (watcher, _map) = watched_table();
-    assert_eq!(own_bumps(&watcher, || drop(Program::load(&returns(XDP, 2), &[]).expect("loading"))), 0);
+    let load =
+        || assert!(helper("load_program", std::path::Path::new("/")).wait().expect("waiting").success());
+    // Strangers may write to everything meanwhile.
+    eventually("a program is loaded and no epoch moves", || {
+        let before = epoch(&watcher);
+        load();
+        epoch(&watcher) == before
+    });
+}
+
+#[test]
+fn making_an_iterator_bumps_everything_and_other_links_nothing() {
+    let (watcher, _map) = watched_table();
+    let run = |job: &str| assert!(helper(job, std::path::Path::new("/")).wait().expect("waiting").success());
     let before = epoch(&watcher);
-    let status = helper("load_program", std::path::Path::new("/")).wait().expect("waiting");
-    assert!(status.success());
+    run("link_iterator");
     assert!(epoch(&watcher) >= before + 2);
+    // Strangers may write to everything meanwhile.
+    eventually("a link is made and no epoch moves", || {
+        let before = epoch(&watcher);
+        run("link_other");
+        epoch(&watcher) == before
+    });
 }
 
 #[test]

@@ -41,6 +41,9 @@ char _license[] SEC("license") = "Dual BSD/GPL";
 /* Offsets in union bpf_attr. Batch commands keep the descriptor behind four pointers and a count. */
 #define FD_AT 0
 #define BATCH_FD_AT 36
+#define ATTACH_TYPE_AT 8
+/* Most maps that a program can hold (MAX_USED_MAPS). */
+#define MAX_HELD 64
 #define EINVAL 22
 
 #define __core __attribute__((preserve_access_index))
@@ -77,8 +80,14 @@ struct bpf_map {
 	__u32 id;
 } __core;
 
+struct bpf_prog_aux {
+	__u32 used_map_cnt;
+	struct bpf_map **used_maps;
+} __core;
+
 struct bpf_prog {
 	enum bpf_prog_type type;
+	struct bpf_prog_aux *aux;
 } __core;
 
 struct seq_file;
@@ -112,7 +121,7 @@ struct watched_map {
 };
 
 struct shared {
-	/* Calls that may write anything: SYSCALL programs, unreadable arguments, new programs. */
+	/* Calls that may write anything: SYSCALL programs, new iterators, unreadable arguments. */
 	__u64 all_begun;
 	__u64 all_ended;
 	/* Calls that could not be remembered; user space waits until no thread is inside bpf(2). */
@@ -153,6 +162,8 @@ enum kind {
 	IGNORED,
 	ONE_KEY,
 	WHOLE_MAP,
+	/* Writes nothing itself; the program that it makes may, once the call has returned. */
+	NEW_PROGRAM,
 	ANYTHING,
 };
 
@@ -237,12 +248,10 @@ static __always_inline __u32 kind_of(__u32 command)
 	case BPF_MAP_UPDATE_BATCH:
 	case BPF_MAP_DELETE_BATCH:
 		return WHOLE_MAP;
-	case BPF_PROG_TEST_RUN:
 	case BPF_PROG_LOAD:
-	case BPF_PROG_ATTACH:
-	case BPF_RAW_TRACEPOINT_OPEN:
+		return NEW_PROGRAM;
+	case BPF_PROG_TEST_RUN:
 	case BPF_LINK_CREATE:
-	case BPF_LINK_UPDATE:
 		return ANYTHING;
 	default:
 		return command > LAST_COMMAND ? ANYTHING : IGNORED;
@@ -266,6 +275,18 @@ static __always_inline __u32 kind_of_test_run(__u64 attr, __u32 size)
 	if (bpf_core_read(&type, sizeof(type), &((struct bpf_prog *)object)->type))
 		return ANYTHING;
 	return type == BPF_PROG_TYPE_SYSCALL ? ANYTHING : IGNORED;
+}
+
+/* An iterator may be made for a map that its program does not hold. All other links run programs that exist already,
+ * and who holds a map is asked of all of those, attached or not. */
+static __always_inline __u32 kind_of_link(__u64 attr, __u32 size)
+{
+	__u32 attach_type;
+
+	if (size < ATTACH_TYPE_AT + sizeof(attach_type) ||
+	    bpf_probe_read_user(&attach_type, sizeof(attach_type), (void *)attr + ATTACH_TYPE_AT))
+		return ANYTHING;
+	return attach_type == BPF_TRACE_ITER ? ANYTHING : IGNORED;
 }
 
 /* A change of a map of maps gives programs that hold it a way to write another map. */
@@ -292,11 +313,15 @@ static __noinline int find_target(__u32 command, __u64 attr, __u32 size, struct 
 	target->key_size = 0;
 	target->key = 0;
 	target->kind = ANYTHING;
+	if (kind == NEW_PROGRAM) {
+		target->kind = by_owner() ? IGNORED : NEW_PROGRAM;
+		return 0;
+	}
 	if (kind == ANYTHING) {
 		if (command == BPF_PROG_TEST_RUN)
 			target->kind = kind_of_test_run(attr, size);
-		else if (command <= LAST_COMMAND && by_owner())
-			target->kind = IGNORED;
+		else if (command == BPF_LINK_CREATE)
+			target->kind = by_owner() ? IGNORED : kind_of_link(attr, size);
 		return 0;
 	}
 	fd_at = kind == WHOLE_MAP && command != BPF_MAP_FREEZE ? BATCH_FD_AT : FD_AT;
@@ -424,7 +449,7 @@ static __always_inline int enter_bpf(__u32 command, __u64 attr, __u32 size, bool
 		find_target(command, attr, size, &target);
 	call->kind = target.kind;
 	call->map_id = target.map_id;
-	if (target.kind == IGNORED)
+	if (target.kind == IGNORED || target.kind == NEW_PROGRAM)
 		return 0;
 	index = target.kind == ANYTHING ? EVERYTHING : index_of(target.map_id);
 	call->begun = index;
@@ -446,6 +471,47 @@ static __always_inline bool same_key(struct call *call, const struct target *tar
 	return difference == 0;
 }
 
+/* The programs that depend on a map that a new program holds, all if that cannot be told. */
+static __noinline __u64 slots_of_held(long fd)
+{
+	__u32 count, id, index;
+	struct bpf_map **held, *map;
+	struct bpf_prog_aux *aux;
+	__u64 slots = 0;
+	void *object;
+
+	if (fd < 0)
+		return 0;
+	if (!behind_fd(fd, &object) || !object)
+		return ~0ULL;
+	if (bpf_core_read(&aux, sizeof(aux), &((struct bpf_prog *)object)->aux) ||
+	    bpf_core_read(&count, sizeof(count), &aux->used_map_cnt) ||
+	    bpf_core_read(&held, sizeof(held), &aux->used_maps) || count > MAX_HELD)
+		return ~0ULL;
+	for (__u32 i = 0; i < MAX_HELD && i < count; i++) {
+		if (bpf_probe_read_kernel(&map, sizeof(map), held + i) ||
+		    bpf_core_read(&id, sizeof(id), &map->id))
+			return ~0ULL;
+		index = index_of(id);
+		if (index == EVERYTHING)
+			return ~0ULL;
+		if (index < MAX_WATCHED)
+			slots |= shared.maps[index].slots;
+	}
+	return slots;
+}
+
+/* A program was loaded. Before its loader can use it, whoever specialized a map that it holds must know. */
+static __always_inline void new_program(struct call *call, long fd)
+{
+	__u64 slots = slots_of_held(fd);
+
+	if (slots) {
+		bump(slots);
+		log_write(call, 0, ANY_MAP, fd);
+	}
+}
+
 static __always_inline int exit_bpf(bool readable, long result)
 {
 	struct target target = { .kind = ANYTHING };
@@ -458,6 +524,11 @@ static __always_inline int exit_bpf(bool readable, long result)
 	if (readable)
 		find_target(call->command, call->attr, call->size, &target);
 	if (target.kind == IGNORED && call->kind == IGNORED) {
+		call->inside = 0;
+		return 0;
+	}
+	if (target.kind == NEW_PROGRAM && call->kind == NEW_PROGRAM) {
+		new_program(call, result);
 		call->inside = 0;
 		return 0;
 	}
@@ -509,7 +580,8 @@ int BPF_PROG(leave, struct pt_regs *regs, long result)
 
 /* Reports threads that are inside a bpf(2) call that the watcher did not see enter, or that looked up a watched
  * map before the present generation. A thread without storage that is inside has not met the entry hook (yet).
- * Calls that may write everything looked nothing up and are counted as begun: no need to wait for those here. */
+ * Calls that may write everything looked nothing up and are counted as begun, and those that load a program look up what
+ * it holds when they end: no need to wait for those here. */
 SEC("iter/task")
 int scan(struct bpf_iter__task *ctx)
 {
@@ -531,8 +603,8 @@ int scan(struct bpf_iter__task *ctx)
 		return 0;
 	}
 	call = bpf_task_storage_get(&calls, task, NULL, 0);
-	if (call && (!call->inside || call->kind == IGNORED || call->begun == EVERYTHING ||
-		     call->generation >= shared.generation))
+	if (call && (!call->inside || call->kind == IGNORED || call->kind == NEW_PROGRAM ||
+		     call->begun == EVERYTHING || call->generation >= shared.generation))
 		return 0;
 	thread.pid = task->pid;
 	thread.tgid = task->tgid;

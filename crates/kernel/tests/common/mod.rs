@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use runnel_bpf::insn::{self, Insn};
 use runnel_bpf::spec::{MapSpec, ProgramSpec};
 use runnel_bpfcc::Compiler;
+use runnel_kernel::map::Map;
 
 /// `BPF_PROG_TYPE_XDP`.
 pub const XDP: u32 = 6;
@@ -88,6 +89,17 @@ pub fn returns(prog_type: u32, value: i32) -> ProgramSpec {
         ],
         vec![],
     )
+}
+
+/// A program that refers to a map and does nothing with it.
+pub fn holder(map: &Map) -> ProgramSpec {
+    let mut insns = vec![
+        Insn::new(insn::LD | insn::IMM | insn::DW, 1, insn::PSEUDO_MAP_IDX, 0, 0),
+        Insn::new(0, 0, 0, 0, 0),
+    ];
+    let end = returns(XDP, 2);
+    insns.extend(end.insns);
+    program(XDP, insns, vec![map.spec().clone()])
 }
 
 pub fn program(prog_type: u32, insns: Vec<Insn>, maps: Vec<MapSpec>) -> ProgramSpec {

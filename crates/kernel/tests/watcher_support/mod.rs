@@ -19,6 +19,7 @@ pub const DELETE: u32 = 3;
 pub const LOOKUP_AND_DELETE: u32 = 21;
 pub const FREEZE: u32 = 22;
 pub const BATCH_UPDATE: u32 = 26;
+pub const LINK_CREATE: u32 = 28;
 
 /// bpf(2) by the ordinary entry; the attributes may be anything, the kernel checks them.
 pub fn raw_bpf(command: u32, attr: usize, size: u32) -> i64 {
@@ -204,6 +205,12 @@ pub fn helper(job: &str, place: &Path) -> Helper {
     Helper(child)
 }
 
+/// Asks for a link of this attach type (`enum bpf_attach_type`) without naming a program.
+fn link(attach_type: u32) {
+    let attr = [0, 0, attach_type, 0, 0, 0, 0, 0u32];
+    assert_eq!(raw_bpf(LINK_CREATE, attr.as_ptr() as usize, 32), -1);
+}
+
 #[test]
 fn helper_process() {
     let (Ok(job), Some(place)) = (std::env::var(JOB), std::env::var_os(PLACE)) else { return };
@@ -221,6 +228,13 @@ fn helper_process() {
         }
         "load_program" => {
             Program::load(&crate::common::returns(crate::common::XDP, 2), &[]).expect("loading");
+        }
+        // Neither call succeeds, for want of a program: the watcher goes by what is asked for.
+        "link_iterator" => link(28),
+        "link_other" => link(37),
+        "load_holder" => {
+            let map = Map::from_pin(place).expect("opening");
+            Program::load(&crate::common::holder(&map), &[map.as_fd()]).expect("loading");
         }
         "install_and_hang" => {
             let watcher = Watcher::install(Some(place)).expect("installing");

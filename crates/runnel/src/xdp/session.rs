@@ -488,8 +488,8 @@ impl Target for Session {
         let mut tables: SecondaryMap<Table, Option<TableState>> = SecondaryMap::new();
         let spec = &self.loaded.program(&self.name)?.spec;
         let maps = self.loaded.maps_of(spec)?;
-        // The epoch is read before anybody asks who holds a map: a program loaded by another process moves it, at
-        // the load's beginning and again at its end.
+        // The epoch is read before anybody asks who holds a map: a load by another process moves it when it returns, if
+        // the program holds one of them.
         let epoch = self.watcher.epoch(SLOT)?;
         let mut known = Vec::new();
         for (index, map) in maps.iter().enumerate() {
