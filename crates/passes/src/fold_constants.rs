@@ -13,7 +13,8 @@
 //!
 //! A branch that is decided only because an operand is one of several constants stays if that operand also bounds
 //! [an access or a loop](runnel_analysis::Extents): whoever re-checks the program does not see into memory,
-//! and needs the branch as a bound. Live data never folds.
+//! and needs the branch as a bound. What stands behind such a branch is kept sound too, although it may never run.
+//! Live data never folds.
 //!
 //! Uses: dominators, provenance, possible bits, extents, def-use lists. Invalidates: everything about values and edges;
 //! blocks may become unreachable.
@@ -107,14 +108,31 @@ impl<'p> Solver<'p> {
 
     fn solve(mut self) -> Solution {
         self.reach(self.program.entry());
-        while let Some(task) = self.work.pop() {
-            match task {
-                Task::At(at) if self.reached[at.block] => self.evaluate(at),
-                Task::At(_) => {}
-                Task::Refine(i) => self.refine(i),
+        loop {
+            while let Some(task) = self.work.pop() {
+                match task {
+                    Task::At(at) if self.reached[at.block] => self.evaluate(at),
+                    Task::At(_) => {}
+                    Task::Refine(i) => self.refine(i),
+                }
             }
+            let contradictions = self.contradictions();
+            if contradictions.is_empty() {
+                return self.solution;
+            }
+            contradictions.iter().for_each(|(i, known)| self.raise_refined(*i, known));
         }
-        self.solution
+    }
+
+    /// Refinements by which nothing is left of a value, on edges that are taken all the same because the branch stays
+    /// as a bound: each with what was known before. With nothing at all to go on, what stands behind the edge would be
+    /// taken for never computed, while whoever re-checks the program follows it.
+    fn contradictions(&self) -> Vec<(usize, Known)> {
+        let taken = self.solution.refinements.on_edges().filter(|&(block, edge, i)| {
+            self.taken[block][edge] && self.solution.refined[i] == Known::Unreached
+        });
+        let before = taken.map(|(_, _, i)| (i, self.solution.of(self.solution.refinements.node(i).parent)));
+        before.filter(|(_, known)| **known != Known::Unreached).map(|(i, known)| (i, known.clone())).collect()
     }
 
     fn reach(&mut self, block: Block) {
@@ -173,7 +191,12 @@ impl<'p> Solver<'p> {
         let node = self.solution.refinements.node(i);
         let narrow = self.bits.fits(node.value, u64::from(u32::MAX));
         let found = self.solution.of(node.parent).refine(node.cond, node.width, node.constant, narrow);
-        let joined = self.solution.refined[i].join(&found);
+        self.raise_refined(i, &found);
+    }
+
+    fn raise_refined(&mut self, i: usize, found: &Known) {
+        let node = self.solution.refinements.node(i);
+        let joined = self.solution.refined[i].join(found);
         if joined != self.solution.refined[i] {
             self.solution.refined[i] = joined;
             self.work.extend(self.uses.of(node.value).iter().map(|&at| Task::At(at)));
@@ -192,14 +215,16 @@ impl<'p> Solver<'p> {
         }
     }
 
+    /// Whether a comparison of `value`, of which `known` is known, has to stay.
+    fn is_bound(&self, value: Value, known: &Known) -> bool {
+        matches!(known, Known::OneOf(set) if set.len() > 1) && self.extents.contains(value)
+    }
+
     fn decide(&self, block: Block) -> Decision {
         match self.program.blocks[block].terminator {
             Terminator::Branch { cond, width, lhs, rhs, .. } => {
                 let (a, b) = (self.operand(block, lhs), self.operand(block, rhs));
-                let is_bound = |value, known: &Known| {
-                    matches!(known, Known::OneOf(set) if set.len() > 1) && self.extents.contains(value)
-                };
-                if is_bound(lhs, a) || is_bound(rhs, b) {
+                if self.is_bound(lhs, a) || self.is_bound(rhs, b) {
                     return Decision::OPEN;
                 }
                 Known::decide(cond, width, a, b)

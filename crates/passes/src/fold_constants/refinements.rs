@@ -120,6 +120,11 @@ impl Refinements {
         &self.nodes[i]
     }
 
+    /// The refinements on edges: the block that the edge leaves, the number of the edge there, and the refinement.
+    pub(super) fn on_edges(&self) -> impl Iterator<Item = (Block, usize, usize)> {
+        self.on_edge.iter().map(|(&(block, edge), &i)| (block, edge, i))
+    }
+
     /// The refinements of `value` itself.
     pub(super) fn of_value(&self, value: Value) -> &[usize] {
         &self.of_value[value]
