@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
+use std::sync::{Mutex, PoisonError};
 
 use runnel::xdp::candidate::{data_map_of, lay_out};
 use runnel::xdp::maps::{Held, Snapshot};
@@ -65,6 +66,20 @@ fn map_of(declared: &TableData) -> MapSpec {
     spec
 }
 
+/// Maps of which only helpers know what they hold, by name. Nobody fills them, so all programs share them: the kernel
+/// waits for RCU whenever a device map goes, and with thousands of them its workers would pile up.
+static SHARED: Mutex<BTreeMap<String, Map>> = Mutex::new(BTreeMap::new());
+
+/// The map of a table: a new one, if anything can be in it.
+fn create(declared: &TableData) -> Map {
+    let new = || Map::create(&map_of(declared)).expect("creating a map");
+    if declared.kind != TableKind::Opaque {
+        return new();
+    }
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.entry(declared.name.clone()).or_insert_with(new).try_clone().expect("sharing a map")
+}
+
 /// A program in the kernel, on maps of its own.
 pub struct Loaded {
     /// The program.
@@ -103,8 +118,7 @@ impl Loaded {
 
     fn load(declares: &Ir, insns: Vec<Insn>, data: Vec<u8>, entries: &[Entry]) -> Result<Loaded, String> {
         let tables = declares.tables.values();
-        let mut maps: Vec<Map> =
-            tables.map(|table| Map::create(&map_of(table)).expect("creating a map")).collect();
+        let mut maps: Vec<Map> = tables.map(create).collect();
         let (data_map, _) = data_map_of(&data).expect("creating the map of data");
         maps.push(data_map);
         let spec = ProgramSpec {
