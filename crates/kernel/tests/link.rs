@@ -155,6 +155,7 @@ fn two_programs_can_be_parked_and_a_third_cannot() {
     let _second = parked.park(1, &programs[1]).expect("parking");
     assert!(matches!(parked.park(0, &programs[1]), Err(Error::Link(LinkError::Busy { .. }))));
     assert!(parked.park(2, &programs[1]).is_err());
-    drop(first);
+    // Not by dropping it: whoever lists the links of the machine at that moment holds it a little longer.
+    first.detach().expect("detaching");
     parked.park(0, &programs[1]).expect("the place is free again");
 }
