@@ -4,7 +4,7 @@ use runnel_bpf::insn::{self, Insn};
 use runnel_bpf::lift::lift;
 use runnel_bpf::lower::{DataPlace, Fallback, Layout, lower};
 use runnel_bpf::spec::{MapSpec, ProgramSpec};
-use runnel_ir::{InstData, parse_program};
+use runnel_ir::{BinaryOp, InstData, parse_program};
 
 const FP: u8 = 10;
 
@@ -73,6 +73,29 @@ fn assert_aligned(lowered: &[Insn]) {
     let stores: Vec<&Insn> = lowered.iter().filter(is_store).collect();
     assert!(!stores.is_empty());
     assert!(stores.iter().all(|i| i.off % bytes(i) == 0), "{stores:?}");
+}
+
+#[test]
+fn a_word_that_was_used_for_less_before_stays_whole() {
+    let mov = insn::ALU64 | insn::MOV;
+    let word = |reg| Insn::new(insn::STX | insn::MEM | insn::DW, FP, reg, -8, 0);
+    let half = insn::MEM | insn::W;
+    // Four bytes at fp-8 first; then, on either way, a pointer or a number, which may not be taken apart.
+    let insns = vec![
+        Insn::new(insn::LDX | half, 6, 1, 0, 0),
+        Insn::new(insn::ST | half, FP, 0, -8, 1),
+        Insn::new(insn::LDX | half, 2, FP, -8, 0),
+        Insn::new(insn::JMP | insn::JEQ, 2, 0, 2, 0),
+        word(6),
+        Insn::new(insn::JMP | insn::JA, 0, 0, 1, 0),
+        word(2),
+        Insn::new(insn::LDX | insn::MEM | insn::DW, 7, FP, -8, 0),
+        Insn::new(mov | insn::X, 0, 7, 0, 0),
+        Insn::new(insn::JMP | insn::EXIT, 0, 0, 0, 0),
+    ];
+    let lifted = lift(&program(insns)).expect("it can be lifted");
+    let joins = |data: &InstData| matches!(data, InstData::Binary { op: BinaryOp::Or | BinaryOp::Shl, .. });
+    assert!(!lifted.insts.values().any(|node| joins(&node.data)), "{lifted}");
 }
 
 #[test]

@@ -41,6 +41,8 @@ pub struct State {
     pub regs: [Known; 11],
     /// Eight-byte stack words of which something is known, by offset.
     spills: Vec<(i32, Known)>,
+    /// Eight-byte stack words whose bytes all come from one store, by offset.
+    whole: Vec<i32>,
 }
 
 impl State {
@@ -48,7 +50,7 @@ impl State {
         let mut regs = [Known::Any; 11];
         regs[1] = Known::Context;
         regs[FP] = Known::Frame(0);
-        State { regs, spills: Vec::new() }
+        State { regs, spills: Vec::new(), whole: Vec::new() }
     }
 
     /// What is known of the stack word at `offset`.
@@ -56,8 +58,14 @@ impl State {
         self.spills.iter().find(|(at, _)| *at == offset).map_or(Known::Any, |(_, k)| *k)
     }
 
+    /// Whether the bytes of the stack word at `offset` all come from one store, whichever way was taken.
+    fn is_whole(&self, offset: i32) -> bool {
+        self.whole.contains(&offset)
+    }
+
     fn clobber(&mut self, start: i32, end: i32) {
         self.spills.retain(|(at, _)| *at >= end || at + 8 <= start);
+        self.whole.retain(|at| *at >= end || at + 8 <= start);
     }
 
     fn join(&mut self, other: &State) -> bool {
@@ -68,6 +76,7 @@ impl State {
             }
         }
         self.spills.retain(|(at, known)| other.spill(*at) == *known);
+        self.whole.retain(|at| other.is_whole(*at));
         *self != before
     }
 }
@@ -118,6 +127,9 @@ pub struct Frame {
     pub areas: Vec<Area>,
     /// The pieces of all areas that are not memory, ascending.
     pub pieces: Vec<Piece>,
+    /// The words that are stored as a whole, by offset, and cut into pieces: compilers keep different things in them at
+    /// different times, a pointer among them, which must not be taken apart.
+    pub words: Vec<i32>,
 }
 
 impl Frame {
@@ -144,7 +156,28 @@ impl Frame {
         }
         let areas = areas(&accesses);
         let pieces = pieces(&accesses, &areas);
-        Ok(Frame { at_entry, areas, pieces })
+        let mut frame = Frame { at_entry, areas, pieces, words: Vec::new() };
+        frame.words = accesses.iter().filter(|a| a.end - a.start == 8).map(|a| a.start).collect();
+        frame.words.sort_unstable();
+        frame.words.dedup();
+        frame.words =
+            frame.words.iter().copied().filter(|&at| frame.pieces_in(at, at + 8).len() > 1).collect();
+        Ok(frame)
+    }
+
+    /// How many variables the frame has: one for each piece, then one for each word.
+    pub fn vars(&self) -> usize {
+        self.pieces.len() + self.words.len()
+    }
+
+    /// The variable that holds the word at `start`, if it is cut into pieces.
+    pub fn word(&self, start: i32) -> Option<usize> {
+        self.words.binary_search(&start).ok().map(|index| self.pieces.len() + index)
+    }
+
+    /// The word's variable, if a load of so many bytes can take all of it from there.
+    pub fn whole_word(&self, state: &State, start: i32, bytes: u32) -> Option<usize> {
+        self.word(start).filter(|_| bytes == 8 && state.is_whole(start))
     }
 
     /// The area that holds `offset`.
@@ -214,6 +247,8 @@ pub fn step(spec: &ProgramSpec, pc: usize, state: &mut State) -> Result<()> {
                 let start = base + i32::from(insn.off);
                 state.clobber(start, start + bytes(insn));
                 if insn.mode() == insn::MEM && insn.size() == insn::DW {
+                    state.whole.push(start);
+                    state.whole.sort_unstable();
                     let known = stored(insn, state);
                     if known != Known::Any {
                         state.spills.push((start, known));

@@ -1,6 +1,6 @@
 //! Builds SSA from the decoded bytecode.
 //!
-//! Variables are the registers r0 to r9 and the pieces of the frame. A block that several edges enter takes one
+//! Variables are the registers r0 to r9, the pieces of the frame, and the words that are cut into pieces. A block that several edges enter takes one
 //! parameter for each variable that is live there and of which nothing is known; redundant parameters are left for
 //! `simplify_cfg` to remove. What the data flow knows (constants, frame, context and map pointers) never
 //! becomes a variable: it is materialized where it is used.
@@ -20,8 +20,8 @@ use crate::spec::ProgramSpec;
 
 /// Registers that are variables; the frame pointer is none.
 const REGS: usize = 10;
-/// Registers and at most one piece for each byte of the frame.
-const MAX_VARS: usize = REGS + 512;
+/// Registers, at most one piece for each byte of the frame, and its words.
+const MAX_VARS: usize = REGS + 512 + 512;
 
 /// A set of variables.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub fn translate(spec: &ProgramSpec, flow: &Flow, frame: &Frame, program: &mut P
     let entry = program.new_block();
     program.layout.push(entry);
     program.append_param(entry);
-    let vars = REGS + frame.pieces.len();
+    let vars = REGS + frame.vars();
     let mut blocks = Vec::new();
     for (at, block) in flow.blocks.iter().enumerate() {
         let made = program.new_block();
@@ -110,7 +110,10 @@ fn accesses(spec: &ProgramSpec, frame: &Frame, pc: usize, state: &State) -> Resu
             match state.regs[src] {
                 Known::Frame(base) if after.regs[dst] == Known::Any => {
                     let start = base + i32::from(insn.off);
-                    pieces(&mut uses, start, start + size_of(insn).bytes() as i32);
+                    match frame.whole_word(state, start, size_of(insn).bytes()) {
+                        Some(word) => uses.insert(REGS + word),
+                        None => pieces(&mut uses, start, start + size_of(insn).bytes() as i32),
+                    }
                 }
                 _ => read(&mut uses, src),
             }
@@ -124,6 +127,11 @@ fn accesses(spec: &ProgramSpec, frame: &Frame, pc: usize, state: &State) -> Resu
                 Known::Frame(base) => {
                     let start = base + i32::from(insn.off);
                     pieces(&mut defs, start, start + size_of(insn).bytes() as i32);
+                    if size_of(insn) == Size::B8
+                        && let Some(word) = frame.word(start)
+                    {
+                        defs.insert(REGS + word);
+                    }
                 }
                 _ => read(&mut uses, dst),
             }
@@ -236,7 +244,7 @@ impl Translator<'_> {
         let made = &self.blocks[at];
         let mut vars = match flow.preds[..] {
             [pred] if at != 0 => self.blocks[pred].out.clone(),
-            _ => vec![None; REGS + self.frame.pieces.len()],
+            _ => vec![None; REGS + self.frame.vars()],
         };
         for &(var, value) in &made.params {
             vars[var] = Some(value);
@@ -468,6 +476,9 @@ impl Translator<'_> {
             let ptr = c.b.slot_addr(slot, 0);
             return Ok(c.b.load(size, ptr, offset));
         }
+        if let Some(word) = self.frame.whole_word(&c.state, start, size.bytes()) {
+            return Ok(c.var(REGS + word));
+        }
         let mut whole: Option<Value> = None;
         for index in self.frame.pieces_in(start, start + size.bytes() as i32) {
             let piece = self.frame.pieces[index];
@@ -541,6 +552,11 @@ impl Translator<'_> {
     }
 
     fn store_pieces(&self, c: &mut Cursor<'_>, start: i32, size: Size, value: Option<Value>) {
+        if size == Size::B8
+            && let Some(word) = self.frame.word(start)
+        {
+            c.vars[REGS + word] = value;
+        }
         for index in self.frame.pieces_in(start, start + size.bytes() as i32) {
             let shift = (self.frame.pieces[index].start - start) as u64 * 8;
             c.vars[REGS + index] = match value {
