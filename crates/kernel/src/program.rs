@@ -7,6 +7,7 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use libbpf_sys as sys;
@@ -32,6 +33,8 @@ pub struct ProgramInfo {
     pub name: String,
     /// `enum bpf_prog_type`.
     pub prog_type: u32,
+    /// What a tracing program is attached to, as an id of the kernel's types; 0 for programs of other types.
+    pub attach_btf_id: u32,
     /// Hash of the instructions as loaded. The kernel blanks out map references by descriptor but not those by
     /// index, so a program loaded from canonical form has another tag than the same one loaded by libbpf.
     pub tag: [u8; 8],
@@ -146,6 +149,7 @@ impl Program {
             id: info.id,
             name: name_from(&info.name),
             prog_type: info.type_,
+            attach_btf_id: info.attach_btf_id,
             tag: info.tag,
             xlated_bytes: info.xlated_prog_len,
             jited_bytes: info.jited_prog_len,
@@ -287,6 +291,9 @@ pub struct Holders {
     /// Iterator links made for this very map: the program behind one can write values whenever somebody reads
     /// from it, though the map need not be among the program's map ids.
     pub iterator_links: Vec<u32>,
+    /// Programs that iterate over the elements of maps. An open iterator goes on without its link, and nothing tells
+    /// which map it is over, so each of them may be over this one.
+    pub element_iterators: Vec<ProgramInfo>,
     /// Maps of maps that have the map as an element: whatever program holds one of them can reach it.
     pub outer_maps: Vec<u32>,
 }
@@ -294,12 +301,34 @@ pub struct Holders {
 /// The programs, iterators and maps of maps that hold a map. SYSCALL programs can write any map through `bpf_sys_bpf` and are
 /// not listed for that; the watcher treats each of their runs as a write to everything.
 pub fn holders_of(map_id: u32) -> Result<Holders> {
-    let programs = all_programs()?.into_iter().filter(|p| p.map_ids.contains(&map_id)).collect();
+    let (programs, others): (Vec<_>, Vec<_>) =
+        all_programs()?.into_iter().partition(|p| p.map_ids.contains(&map_id));
+    let over_elements = over_elements()?;
+    let iterates = |p: &ProgramInfo| p.attach_btf_id != 0 && Some(p.attach_btf_id) == over_elements;
     Ok(Holders {
         programs,
         iterator_links: crate::link::iterators_over_map(map_id)?,
+        element_iterators: others.into_iter().filter(iterates).collect(),
         outer_maps: crate::map::outer_maps_of(map_id)?,
     })
+}
+
+/// What programs that iterate over the elements of maps are attached to; nothing where the kernel has no such iterators.
+/// Types of modules have ids of their own beyond those of the kernel.
+fn over_elements() -> Result<Option<u32>> {
+    static FOUND: OnceLock<Option<u32>> = OnceLock::new();
+    if let Some(found) = FOUND.get() {
+        return Ok(*found);
+    }
+    // SAFETY: a constant C string.
+    let found = match check(unsafe {
+        sys::libbpf_find_vmlinux_btf_id(c"bpf_map_elem".as_ptr(), sys::BPF_TRACE_ITER)
+    }) {
+        Ok(id) => u32::try_from(id).ok(),
+        Err(Errno(libc::ENOENT)) => None,
+        Err(e) => return Err(Error::from_errno("looking for iterators in the kernel's types", e)),
+    };
+    Ok(*FOUND.get_or_init(|| found))
 }
 
 /// Program statistics (run time and count) stay on while this guard lives; they cost about 46 ns a run.

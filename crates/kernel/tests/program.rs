@@ -212,11 +212,13 @@ SEC("iter/bpf_map_elem") int rewrite(struct bpf_iter__bpf_map_elem *ctx) {
     };
     let holders = holders_of(map.id()).expect("listing");
     assert_eq!((holders.programs.len(), holders.iterator_links.len()), (0, 1));
-    // This is why it matters: reading from it writes to the map, without any bpf(2) call.
+    drop(link);
+    let holders = holders_of(map.id()).expect("listing");
+    assert_eq!(holders.iterator_links.len(), 0);
+    assert!(holders.element_iterators.iter().any(|p| p.id == program.id()), "{holders:?}");
+    // This is why it matters: reading from it writes to the map, without any bpf(2) call, and without the link.
     std::io::Read::read_to_end(&mut std::fs::File::from(iterator), &mut Vec::new()).expect("reading");
     assert_eq!(map.lookup(&[1; 4]).expect("looking up"), Some(8u32.to_ne_bytes().into()));
-    drop(link);
-    assert_eq!(holders_of(map.id()).expect("listing").iterator_links.len(), 0);
 }
 
 #[test]

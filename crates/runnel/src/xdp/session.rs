@@ -323,6 +323,12 @@ impl Session {
         if let Some(link) = holders.iterator_links.first() {
             return Ok(Some(format!("an iterator (link id {link}) may write it")));
         }
+        if let Some(iterator) = holders.element_iterators.first() {
+            return Ok(Some(format!(
+                "an iterator over a map's elements, program `{}` (id {}), may write it",
+                iterator.name, iterator.id
+            )));
+        }
         if let Some(outer) = holders.outer_maps.first() {
             return Ok(Some(format!(
                 "it is an element of a map of maps (id {outer}), whose programs may write it"
