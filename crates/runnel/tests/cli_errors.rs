@@ -211,6 +211,19 @@ fn a_kernel_without_type_information() {
 }
 
 #[test]
+fn namespaces_that_hide_threads() {
+    let dir = tempfile::tempdir().unwrap();
+    let object = router(dir.path());
+    for namespace in ["pid", "time"] {
+        let setup = format!("ip link set lo up; set -- unshare --{namespace} --fork --mount-proc \"$@\"");
+        let (ran, state) = run_alone(&setup, &object, &["--dev", "lo", "--mode", "generic"]);
+        let message = failed(&ran);
+        assert!(message.contains(&format!("{namespace} namespace")), "{message}");
+        nothing_left(&state);
+    }
+}
+
+#[test]
 fn a_program_that_the_verifier_refuses() {
     let dir = tempfile::tempdir().unwrap();
     let body = "SEC(\"xdp\") int wild(struct xdp_md *ctx) { return *(__u8 *)(long)ctx->data; }\n";

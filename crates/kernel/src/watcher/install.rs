@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -76,7 +77,7 @@ impl Watcher {
     /// Without `pin_dir` the watcher ends with this value (a test's choice; see [`Watcher`]).
     ///
     /// Errors: [`WatcherError::AlreadyInstalled`]; [`WatcherError::StillInside`]; a want of privilege;
-    /// `Unsupported` on other machines than x86-64.
+    /// `Unsupported` on other machines than x86-64, and in other PID or time namespaces than the machine's first.
     pub fn install(pin_dir: Option<&Path>) -> Result<Watcher> {
         Self::install_with(pin_dir, Options::default())
     }
@@ -87,6 +88,7 @@ impl Watcher {
             let why = "the watcher knows the system call numbers of x86-64 only";
             return Err(Error::Unsupported { doing: "installing the watcher".into(), why: why.into() });
         }
+        whole_machine_is_visible()?;
         if let Some(dir) = pin_dir.filter(|dir| is_pinned(dir)) {
             return Err(WatcherError::AlreadyInstalled { dir: dir.into() }.into());
         }
@@ -123,6 +125,7 @@ impl Watcher {
     ///
     /// Errors: [`WatcherError::NotInstalled`], also for one that was pinned incompletely or by another version.
     pub fn open(pin_dir: &Path) -> Result<Watcher> {
+        whole_machine_is_visible()?;
         let there = |name: &&str| pin_path(pin_dir, name).exists();
         if !PINS.iter().all(there) {
             let found = std::fs::read_dir(pin_dir).into_iter().flatten().filter_map(Result::ok);
@@ -264,6 +267,35 @@ fn all_cpus_barrier() -> Result<()> {
         }),
         Err(e) => Err(Error::from_errno("waiting for all CPUs to notice the watcher", e)),
     }
+}
+
+/// Inodes of the initial namespaces (`include/uapi/linux/nsfs.h`, fixed since Linux 3.8 and 5.6), and what fails in others.
+const NAMESPACES: [(&str, u64, &str); 2] = [
+    ("pid", 0xefff_fffc, "the threads of others, which may be writing, are hidden there"),
+    ("time", 0xefff_fffa, "the kernel's start times, by which it knows this process, are hidden there"),
+];
+
+/// The watcher lists all threads and knows its owner by the kernel's own numbers; in a container's namespaces it
+/// would see some of the threads only, and take its owner for somebody else.
+fn whole_machine_is_visible() -> Result<()> {
+    let doing = "installing the watcher";
+    for (name, initial, hidden) in NAMESPACES {
+        let path = format!("/proc/self/ns/{name}");
+        match std::fs::metadata(&path) {
+            Ok(namespace) if namespace.ino() == initial => {}
+            // A kernel without such namespaces.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) => return Err(Error::io(format!("looking at {path}"), e)),
+            Ok(_) => {
+                let why = format!(
+                    "this is not the machine's first {name} namespace, and {hidden}; give the container the \
+                     machine's own"
+                );
+                return Err(Error::Unsupported { doing: doing.into(), why });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Start time of this process in clock ticks since boot: field 22 of `/proc/self/stat`.
