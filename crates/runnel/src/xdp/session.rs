@@ -379,7 +379,8 @@ fn claim(setup: &Setup) -> Result<Place, SessionError> {
     }
     let state_dir = setup.state_dir.clone();
     let mounted = bpffs::ensure(&state_dir)?;
-    let dir = state_dir.join(&setup.device);
+    // A BPF file system takes no name with a dot, as VLAN devices have; no device has a colon in its name.
+    let dir = state_dir.join(setup.device.replace('.', ":"));
     let io = |source| SessionError::Io { path: dir.clone(), source };
     std::fs::create_dir_all(&dir).map_err(io)?;
     let lock = File::open(&dir).map_err(io)?;

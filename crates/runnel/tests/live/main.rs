@@ -72,6 +72,20 @@ fn a_session_follows_its_tables_and_leaves_nothing() {
 }
 
 #[test]
+fn a_device_with_a_dot_in_its_name_has_a_directory() {
+    let lab = Lab::new();
+    let _vlan = lab.under_test.veth("eth0.100", &lab.under_test, "peer").unwrap();
+    let setup = Setup { device: "eth0.100".into(), ..lab.setup(lab.router()) };
+    let run = || {
+        let session = Session::start(&setup, |_| Ok(())).unwrap();
+        assert_eq!(session.dir(), setup.state_dir.join("eth0:100"));
+        session.stop().unwrap();
+    };
+    lab.under_test.run(run).unwrap();
+    assert!(!setup.state_dir.exists());
+}
+
+#[test]
 fn when_the_tail_call_fails_the_original_runs_in_line() {
     let lab = Lab::new();
     let (setup, tables) = (lab.setup(lab.router()), tables());
