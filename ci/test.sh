@@ -14,4 +14,5 @@ if [ "$(id -u)" != 0 ]; then
     export "CARGO_TARGET_${host}_RUNNER=sudo -E"
     sudo -v
 fi
-exec cargo test --workspace --locked "$@"
+# To the end, whatever fails: a failure that hides others costs another round.
+exec cargo test --workspace --locked --no-fail-fast "$@"

@@ -105,6 +105,21 @@ pub fn ifindex(name: &str) -> Result<u32> {
         .map_err(|_| LinkError::NoSuchInterface { interface: format!("`{name}`") }.into())
 }
 
+/// The program on the XDP hook of an interface in the calling thread's network namespace, by its id and mode; nothing if
+/// there is none.
+pub fn attached(ifindex: u32) -> Result<Option<(u32, Mode)>> {
+    let mut found =
+        sys::bpf_xdp_query_opts { sz: size_of::<sys::bpf_xdp_query_opts>() as _, ..Default::default() };
+    // SAFETY: `found` says how large it is, and libbpf fills it.
+    check(unsafe { sys::bpf_xdp_query(ifindex as i32, 0, &mut found) })
+        .map_err(|e| failed(format!("asking what is attached to interface {ifindex}"), e))?;
+    Ok(match u32::from(found.attach_mode) {
+        sys::XDP_ATTACHED_DRV => Some((found.drv_prog_id, Mode::Native)),
+        sys::XDP_ATTACHED_SKB => Some((found.skb_prog_id, Mode::Generic)),
+        _ => None,
+    })
+}
+
 fn exists(ifindex: u32) -> bool {
     let mut name = [0; libc::IF_NAMESIZE];
     // SAFETY: the buffer has the size that the function requires.

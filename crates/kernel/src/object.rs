@@ -14,7 +14,7 @@ mod libbpf_log;
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
@@ -267,6 +267,28 @@ impl Object {
         Ok(())
     }
 
+    /// What the object declares of its maps, as far as a file tells; data sections are not among them.
+    pub fn declared_maps(&self) -> Vec<MapSpec> {
+        let raw = self.raw_maps().into_iter();
+        // SAFETY: the object is open.
+        raw.filter(|map| !unsafe { sys::bpf_map__is_internal(map.as_ptr()) }).map(declared_map).collect()
+    }
+
+    /// Lets a map that exists stand for one that the object declares; false, and nothing done, if it is of another type
+    /// or size.
+    pub fn reuse_map(&mut self, name: &str, map: &Map) -> Result<bool> {
+        let raw = self.raw_map(name)?;
+        let declared = MapSpec { name: String::new(), ..declared_map(raw) };
+        if declared != (MapSpec { name: String::new(), ..map.spec().clone() }) {
+            return Ok(false);
+        }
+        // SAFETY: the object is open and not loaded; libbpf duplicates the descriptor.
+        check(unsafe { sys::bpf_map__reuse_fd(raw.as_ptr(), map.as_fd().as_raw_fd()) }).map_err(|e| {
+            self.libbpf_error("putting an existing map in a declared one's place", e, String::new())
+        })?;
+        Ok(true)
+    }
+
     /// Makes libbpf neither reuse nor create the pins that the object's maps declare (`LIBBPF_PIN_BY_NAME`).
     pub fn ignore_pins(&mut self) -> Result<()> {
         for map in self.raw_maps() {
@@ -405,6 +427,21 @@ impl Object {
             };
         }
         ObjectError::Libbpf { path: self.path.clone(), doing, errno, messages }.into()
+    }
+}
+
+fn declared_map(raw: NonNull<sys::bpf_map>) -> MapSpec {
+    let raw = raw.as_ptr();
+    // SAFETY: the map belongs to an open object.
+    unsafe {
+        MapSpec {
+            name: string_from(sys::bpf_map__name(raw)),
+            map_type: sys::bpf_map__type(raw),
+            key_size: sys::bpf_map__key_size(raw),
+            value_size: sys::bpf_map__value_size(raw),
+            max_entries: sys::bpf_map__max_entries(raw),
+            flags: sys::bpf_map__map_flags(raw),
+        }
     }
 }
 

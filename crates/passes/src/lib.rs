@@ -7,7 +7,7 @@
 //! passes run.
 //!
 //! What is deliberately absent: everything that holds only for some table contents or some traffic. That is the
-//! planner's, which makes assumptions; the passes here make none.
+//! specializer's, which makes assumptions; the passes here make none.
 
 mod edit;
 mod eliminate_dead_code;

@@ -1,5 +1,5 @@
 //! Runs each pass on the programs in `tests/golden/<pass>/`. A file holds a program, a line `----`, and what the
-//! pass makes of it; it is named for the property that it shows. With `RUNNEL_BLESS=1` in the environment the second
+//! pass makes of it; it is named for the property that it shows. With `UPDATE_EXPECT=1` in the environment the second
 //! part is written anew.
 
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ fn run(pass: Pass, input: &str) -> String {
 }
 
 fn check(name: &str, pass: Pass) {
-    let bless = std::env::var_os("RUNNEL_BLESS").is_some_and(|v| v == "1");
+    let bless = std::env::var_os("UPDATE_EXPECT").is_some_and(|v| v == "1");
     let mut wrong = Vec::new();
     for file in golden_files(name) {
         let text = std::fs::read_to_string(&file).unwrap();
@@ -54,7 +54,7 @@ fn check(name: &str, pass: Pass) {
     }
     assert!(
         wrong.is_empty(),
-        "these came out differently (RUNNEL_BLESS=1 accepts them):\n{}",
+        "these came out differently (UPDATE_EXPECT=1 accepts them):\n{}",
         wrong.join("\n")
     );
 }

@@ -14,6 +14,7 @@ use cli_support::RUNNEL;
 use nix::sys::signal::Signal;
 use runnel_kernel::bpffs::PrivateBpffs;
 use runnel_kernel::link::XdpLink;
+use runnel_kernel::map::Map;
 use runnel_kernel::program::Program;
 use runnel_lab::checker::Checker;
 use runnel_lab::consistency::traffic_spec;
@@ -239,7 +240,7 @@ fn the_next_run_takes_the_hook_over_and_cleans_up() {
     let Reroute { frame, change, .. } = bench.scene.reroute().unwrap();
     bench.change(change);
 
-    // The new one has the tables as they were at first: for the judge, the route changes back.
+    // The new one is told the tables as they were at first: for the judge, the route changes back.
     let begun = monotonic_ns();
     bench.device = Device::start(&bench.testbed, &bench.spec).unwrap();
     let Change::Route(prefix, _) = change else { panic!("{change:?}") };
@@ -248,7 +249,11 @@ fn the_next_run_takes_the_hook_over_and_cleans_up() {
     bench.observer.update(&update);
     assert!(bench.device.took_over());
     assert_eq!(XdpLink::from_pin(&bench.device.link_pin()).unwrap().id(), link);
-    let gone: Vec<Thing> = old.into_iter().filter(|thing| *thing != Thing::Link(link)).collect();
+    let pinned =
+        files_below(&bench.device.maps_dir()).into_iter().map(|pin| Map::from_pin(&pin).unwrap().id());
+    let kept: Vec<Thing> = pinned.map(Thing::Map).chain([Thing::Link(link)]).collect();
+    let gone: Vec<Thing> = old.into_iter().filter(|thing| !kept.contains(thing)).collect();
+    assert!(gone.iter().any(|thing| matches!(thing, Thing::Program(_))), "{gone:?}");
     assert_eq!(left_of(gone), []);
 
     bench.device.wait_for_version("routes", bench.scene.tables.routes.len()).unwrap();
@@ -280,12 +285,51 @@ fn a_run_that_is_asked_to_stop_leaves_nothing() {
 }
 
 #[test]
-fn a_run_whose_interface_is_gone_stops_cleanly() {
+fn a_run_whose_interface_is_gone_says_so_and_ends() {
     let mut bench = Bench::new();
     let things = things_of(bench.device.process().id());
     bench.finish_traffic();
     bench.testbed.router().ip(&["link", "delete", ROUTER_DEV]).unwrap();
-    bench.device.stop().unwrap();
+    let error = bench.device.process().wait(Duration::from_secs(60)).unwrap_err().to_string();
+    assert!(error.contains("exit status: 1") && error.contains("is gone"), "{error}");
     assert_eq!(left_of(things), []);
+    assert!(!bench.spec.state_dir.exists());
+}
+
+#[test]
+fn an_interface_of_the_same_name_elsewhere_is_not_taken_over() {
+    let mut bench = Bench::new();
+    bench.finish_traffic();
+    bench.device.process().kill().unwrap();
+    let elsewhere = Arc::new(Testbed::new().unwrap());
+    let error = Device::start(&elsewhere, &bench.spec).unwrap_err().to_string();
+    assert!(error.contains("another network namespace") && error.contains("--state-dir"), "{error}");
+    assert_eq!(Program::from_pin(&bench.device.pins().join("original")).unwrap().id(), bench.original());
+    assert!(bench.is_attached());
+}
+
+#[test]
+fn the_next_run_keeps_the_tables_of_the_killed_one() {
+    let mut bench = Bench::new();
+    let maps = |bench: &Bench| {
+        let names = ["routes", "neighbours", "ports", "local_addrs"];
+        names.map(|name| Map::from_pin(&bench.device.maps_dir().join(name)).unwrap().id())
+    };
+    let before = maps(&bench);
+    bench.device.process().kill().unwrap();
+    let Reroute { frame, change, to } = bench.scene.reroute().unwrap();
+    let update = bench.change(change);
+    bench.spec.tables = None;
+    bench.device = Device::start(&bench.testbed, &bench.spec).unwrap();
+    assert!(bench.device.took_over());
+    assert_eq!(maps(&bench), before, "control planes hold these");
+    bench.device.wait_for_version("routes", bench.scene.tables.routes.len()).unwrap();
+    let after = bench.follow(frame, update.ended, 100);
+    assert!(
+        after.iter().all(|fate| matches!(fate, Fate::Forwarded { destination, .. } if *destination == to.0)),
+        "{after:?}"
+    );
+    bench.finish_traffic();
+    bench.device.stop().unwrap();
     assert!(!bench.spec.state_dir.exists());
 }

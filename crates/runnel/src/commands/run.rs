@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use runnel_engine::controller::{Controller, Cycle, Outcome, Policy, Step};
 use runnel_engine::specialize::TableReport;
@@ -22,8 +22,10 @@ use crate::xdp::session::{Session, SessionError, Setup};
 const BURST: Duration = Duration::from_millis(20);
 /// Pause between looks at the epoch.
 const TICK: Duration = Duration::from_millis(2);
-/// How often a line about the traffic is due.
+/// How often a line about the traffic is due, and a look at whether the program is still attached.
 const STATUS: Duration = Duration::from_secs(2);
+/// After how long the original is timed anew, when it runs because tables change: traffic changes too.
+const RETIMED: Duration = Duration::from_secs(5);
 
 /// Set to `off`, the environment variable with this name keeps the watcher from moving the epoch. Then stale contents
 /// are used, on purpose: it is how a checker shows that it would notice.
@@ -59,8 +61,13 @@ pub fn execute(args: &RunArgs, output: &Output) -> Result<()> {
         None => Ok(()),
     })?;
     let say = Say { output };
-    let mut driver =
-        Driver { session, controller: Controller::new(Policy::default()), say, original_ns: None };
+    let mut driver = Driver {
+        session,
+        controller: Controller::new(Policy::default()),
+        say,
+        original_ns: None,
+        original_timed: Instant::now(),
+    };
     let outcome = driver.say.started(&driver.session).and_then(|()| driver.until(&stop));
     let fallbacks = driver.session.fallbacks_in_all();
     let stopped = driver.session.stop();
@@ -83,7 +90,18 @@ impl From<SessionError> for Failure {
         let advice = match error {
             SessionError::Kernel(e) => return e.into(),
             SessionError::WhichProgram { .. } => "name one with `--prog`",
-            SessionError::Busy { .. } => "stop the other one first",
+            SessionError::Busy { .. } => {
+                "stop the other one first; for an interface of the same name in another network namespace, give another \
+                 `--state-dir`"
+            }
+            SessionError::Foreign { .. } => {
+                "remove the directory if it is left over; if it belongs to an interface of the same name in another \
+                 network namespace, give another `--state-dir`"
+            }
+            SessionError::OtherMode { .. } => "give the other `--mode`, or remove the pins to detach it",
+            SessionError::Io { .. } => {
+                "give a `--state-dir` on a BPF file system (`mount -t bpf`), or one to be made"
+            }
             SessionError::Lift { .. } => {
                 "attach it without Runnel, for example with `xdp-loader`; `runnel inspect` shows what is supported"
             }
@@ -98,32 +116,45 @@ struct Driver<'a> {
     session: Session,
     controller: Controller,
     say: Say<'a>,
-    /// Cost of a packet in the original, as last timed.
+    /// Cost of a packet in the original, as last timed, and when that was.
     original_ns: Option<f64>,
+    original_timed: Instant,
 }
 
 impl Driver<'_> {
     fn until(&mut self, stop: &AtomicBool) -> Result<()> {
-        self.original_ns = self.ns()?;
-        let mut last = std::time::Instant::now();
+        self.time_original()?;
+        let (mut last, mut looked) = (Instant::now(), Instant::now());
         while !stop.load(Ordering::Relaxed) {
+            if looked.elapsed() >= STATUS {
+                self.session.expect_attached()?;
+                looked = Instant::now();
+            }
             match self.controller.step(&mut self.session)? {
                 Step::Cycled(cycle) => {
                     let installed = matches!(cycle.outcome, Outcome::Installed(_));
                     let after = if installed { self.ns()? } else { None };
                     self.say.cycle(&cycle, self.original_ns, after, self.session.fallbacks_in_all())?;
-                    last = std::time::Instant::now();
+                    last = Instant::now();
                 }
                 Step::Current if last.elapsed() >= STATUS => {
                     let now = self.session.time(BURST)?;
                     self.say.status(now, self.original_ns, self.session.fallbacks())?;
-                    last = std::time::Instant::now();
+                    last = Instant::now();
                 }
                 // Before there is a version, and while there is none that fits, it is the original that runs.
-                Step::Waiting if self.original_ns.is_none() => self.original_ns = self.ns()?,
+                Step::Waiting if self.original_ns.is_none() || self.original_timed.elapsed() >= RETIMED => {
+                    self.time_original()?;
+                }
                 Step::Current | Step::Waiting => std::thread::sleep(TICK),
             }
         }
+        Ok(())
+    }
+
+    fn time_original(&mut self) -> Result<()> {
+        self.original_ns = self.ns()?.or(self.original_ns);
+        self.original_timed = Instant::now();
         Ok(())
     }
 
@@ -145,7 +176,7 @@ impl Say<'_> {
     fn started(&self, session: &Session) -> Result<()> {
         let (program, dir, took_over) = (session.program_name(), session.dir().display(), session.took_over);
         if took_over {
-            self.output.text("took the hook over from a runnel that was killed\n")?;
+            self.output.text("took hook and maps over from a runnel that was killed\n")?;
         }
         self.output.text(format_args!(
             "{program} is attached; its maps are pinned in {dir}/maps; Ctrl-C detaches it\n"

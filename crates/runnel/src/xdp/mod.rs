@@ -7,6 +7,7 @@ pub mod faults;
 pub mod maps;
 pub mod measure;
 pub mod pin_helpers;
+mod pins;
 pub mod reach;
 pub mod reference;
 pub mod session;

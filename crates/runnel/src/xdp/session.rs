@@ -12,12 +12,13 @@
 //! * later, the hook keeps the version that it has. The pinned watcher still bumps its epoch before any write to a
 //!   table that it depends on, and then it is the original that runs, for ever.
 //!
-//! The next session for the interface finds the link, puts its own original there in one step, and removes what
-//! the killed one left. By hand: removing the directory detaches the program and takes the watcher out.
+//! The next session for the interface finds the link and the maps. It loads its own original with these maps (those that
+//! are still of the kind that the object declares), so that tables keep what they hold and control planes what they
+//! have open; puts that original on the hook in one step; and removes what else the killed one left. The maps' pins stay
+//! all the while. By hand: removing the directory detaches the program and takes the watcher out.
 //!
 //! A lock on the directory keeps two sessions from owning one interface.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -25,19 +26,19 @@ use runnel_bpf::lift::{LiftError, lift};
 use runnel_engine::controller::{Installed, Snapshot, Target};
 use runnel_engine::specialize::{Specialized, TableState};
 use runnel_ir::{EntityRef, Program as Ir, SecondaryMap, Table, TableData, TableKind};
-use runnel_kernel::bpffs::Mounted;
 use runnel_kernel::error::Error as KernelError;
+use runnel_kernel::link;
 use runnel_kernel::link::{LinkError, Mode, XdpLink};
 use runnel_kernel::map::Map;
 use runnel_kernel::object::{LoadedObject, LoadedProgram, Object};
 use runnel_kernel::program::{Program, enable_stats, holders_of};
-use runnel_kernel::watcher::{Options, Watcher};
-use runnel_kernel::{bpffs, link};
+use runnel_kernel::watcher::Watcher;
 use runnel_passes::clean_up;
 use thiserror::Error;
 
-use super::candidate::{Candidate, CandidateError, Surroundings, build, fallback_array};
+use super::candidate::{Candidate, CandidateError, Surroundings, build};
 use super::maps::MapsError;
+use super::pins;
 use super::snapshot::Snapshots;
 
 /// `BPF_PROG_TYPE_XDP`.
@@ -45,7 +46,7 @@ const XDP: u32 = 6;
 /// `BPF_F_MMAPABLE`.
 const MMAPABLE: u32 = 1 << 10;
 /// The only program of a session's watcher.
-const SLOT: u32 = 0;
+pub(super) const SLOT: u32 = 0;
 
 /// What to set up.
 #[derive(Clone, Debug)]
@@ -116,8 +117,20 @@ pub enum SessionError {
     /// The maps cannot be filled.
     #[error(transparent)]
     Fill(#[from] MapsError),
+    /// The interface is gone, or somebody else detached the program.
+    #[error("{device} is gone, or somebody detached the program from it: nothing runs any more")]
+    Gone {
+        /// The interface.
+        device: String,
+    },
+    /// A killed session's program is attached in another mode than the one wanted.
+    #[error("a killed runnel's program is attached to {device} in another mode")]
+    OtherMode {
+        /// The interface.
+        device: String,
+    },
     /// Something else is pinned where a session's link belongs.
-    #[error("{} is pinned, but not a link on {device}: remove {} if it is left over", path.display(), path.display())]
+    #[error("{} is pinned, but not a link on this {device}", path.display())]
     Foreign {
         /// The pin.
         path: PathBuf,
@@ -156,6 +169,7 @@ fn keep_log(log: &str) -> String {
 pub struct Session {
     loaded: LoadedObject,
     name: String,
+    device: String,
     ir: Ir,
     watcher: Watcher,
     fallback: Map,
@@ -168,16 +182,7 @@ pub struct Session {
     snapshots: Snapshots,
     /// Whether a killed session's hook was taken over.
     pub took_over: bool,
-    place: Place,
-}
-
-/// A session's directory, locked.
-#[derive(Debug)]
-struct Place {
-    dir: PathBuf,
-    state_dir: PathBuf,
-    mounted: Mounted,
-    lock: File,
+    place: pins::Place,
 }
 
 impl Session {
@@ -195,41 +200,20 @@ impl Session {
         let name = choose_program(&object, setup)?;
         object.expect_type(&name, XDP)?;
         object.select(&[&name])?;
-        let loaded = object.load()?;
-        let original = loaded.program(&name)?;
-        let mut ir =
-            lift(&original.spec).map_err(|source| SessionError::Lift { program: name.clone(), source })?;
-        clean_up(&mut ir);
-        fill(&loaded)?;
-
-        let place = claim(setup)?;
-        let dir = place.dir.clone();
-        let link_pin = dir.join("link");
-        let old = old_link(&link_pin, ifindex, &setup.device)?;
-        let took_over = old.is_some();
-        if let Some(link) = &old {
-            link.update(&original.program, None)?;
-        }
-        clear(&dir)?;
-        let prepared =
-            pin_surroundings(&dir, &loaded, original, &ir, setup.bump).and_then(|(fallback, watcher)| {
-                let link = match old {
-                    Some(link) => link,
-                    None => attach(&original.program, ifindex, setup.mode, &link_pin)?,
-                };
-                Ok((fallback, watcher, link))
-            });
-        let (fallback, watcher, link) = match prepared {
-            Ok(prepared) => prepared,
-            Err(e) => {
-                // What is left is harmless, and the first error is the one to tell.
-                let _ = clear(&dir).and_then(|()| place.leave());
-                return Err(e);
-            }
-        };
+        let place = pins::claim(setup)?;
+        let Started { loaded, ir, watcher, fallback, link, took_over } =
+            match start_in(&place.dir, object, &name, ifindex, setup, fill) {
+                Ok(started) => started,
+                Err(e) => {
+                    // Fails, as it must, where something is left; and the first error is the one to tell.
+                    let _ = place.leave();
+                    return Err(e);
+                }
+            };
         Ok(Session {
             loaded,
             name,
+            device: setup.device.clone(),
             ir,
             watcher,
             fallback,
@@ -246,6 +230,17 @@ impl Session {
     /// The directory of pins.
     pub fn dir(&self) -> &Path {
         &self.place.dir
+    }
+
+    /// Whether the program is still attached.
+    ///
+    /// # Errors
+    /// [`SessionError::Gone`] if it is not.
+    pub fn expect_attached(&self) -> Result<(), SessionError> {
+        match self.link.info()?.ifindex {
+            0 => Err(SessionError::Gone { device: self.device.clone() }),
+            _ => Ok(()),
+        }
     }
 
     /// Name of the program.
@@ -298,8 +293,8 @@ impl Session {
             }
         }
         self.current = None;
-        clear(&self.place.dir)?;
-        remove(&self.place.dir.join("link"))?;
+        pins::clear(&self.place.dir, &[])?;
+        pins::remove(&self.place.dir.join("link"))?;
         self.place.leave()
     }
 
@@ -351,132 +346,68 @@ pub(super) fn left_by_kind(data: &TableData) -> Option<&'static str> {
     }
 }
 
+/// What is there once the original is attached.
+struct Started {
+    loaded: LoadedObject,
+    ir: Ir,
+    watcher: Watcher,
+    fallback: Map,
+    link: XdpLink,
+    took_over: bool,
+}
+
+fn start_in(
+    dir: &Path,
+    mut object: Object,
+    name: &str,
+    ifindex: u32,
+    setup: &Setup,
+    fill: impl FnOnce(&LoadedObject) -> Result<(), MapsError>,
+) -> Result<Started, SessionError> {
+    let link_pin = dir.join("link");
+    let old = pins::old_link(&link_pin, ifindex, setup)?;
+    let kept = if old.is_some() { pins::keep_maps(dir, &mut object)? } else { Vec::new() };
+    let loaded = object.load()?;
+    let original = loaded.program(name)?;
+    let mut ir =
+        lift(&original.spec).map_err(|source| SessionError::Lift { program: name.to_owned(), source })?;
+    clean_up(&mut ir);
+    fill(&loaded)?;
+    if let Some(link) = &old {
+        link.update(&original.program, None)?;
+    }
+    pins::clear(dir, &kept)?;
+    let took_over = old.is_some();
+    let prepared = pins::pin_surroundings(dir, &kept, (&loaded, original), &ir, setup.bump).and_then(
+        |(fallback, watcher)| {
+            let link = match old {
+                Some(link) => link,
+                None => pins::attach(&original.program, ifindex, setup.mode, &link_pin)?,
+            };
+            Ok((fallback, watcher, link))
+        },
+    );
+    match prepared {
+        Ok((fallback, watcher, link)) => Ok(Started { loaded, ir, watcher, fallback, link, took_over }),
+        Err(e) => {
+            // What is left is harmless, and the first error is the one to tell.
+            let _ = pins::clear(dir, &kept);
+            Err(e)
+        }
+    }
+}
+
 fn choose_program(object: &Object, setup: &Setup) -> Result<String, SessionError> {
-    let names: Vec<String> = object.programs().into_iter().map(|p| p.name).collect();
+    let mut programs = object.programs();
+    if programs.iter().any(|p| p.prog_type == XDP) {
+        programs.retain(|p| p.prog_type == XDP);
+    }
+    let names: Vec<String> = programs.into_iter().map(|p| p.name).collect();
     match (&setup.program, &names[..]) {
         (Some(name), _) => Ok(name.clone()),
         (None, [only]) => Ok(only.clone()),
         (None, _) => Err(SessionError::WhichProgram { object: setup.object.clone(), names }),
     }
-}
-
-impl Place {
-    /// Removes the directory, which must be empty, and the one above unless another session uses it.
-    fn leave(self) -> Result<(), SessionError> {
-        let Place { dir, state_dir, mounted, lock } = self;
-        std::fs::remove_dir(&dir).map_err(|source| SessionError::Io { path: dir, source })?;
-        // An open file would keep its file system from being unmounted.
-        drop(lock);
-        Ok(bpffs::discard(&state_dir, mounted)?)
-    }
-}
-
-/// Makes the session's directory and locks it.
-fn claim(setup: &Setup) -> Result<Place, SessionError> {
-    let parent = setup.state_dir.parent().unwrap_or(&setup.state_dir);
-    if !setup.state_dir.exists() && parent.ends_with("bpf") {
-        bpffs::ensure(parent)?;
-    }
-    let state_dir = setup.state_dir.clone();
-    let mounted = bpffs::ensure(&state_dir)?;
-    // A BPF file system takes no name with a dot, as VLAN devices have; no device has a colon in its name.
-    let dir = state_dir.join(setup.device.replace('.', ":"));
-    let io = |source| SessionError::Io { path: dir.clone(), source };
-    std::fs::create_dir_all(&dir).map_err(io)?;
-    let lock = File::open(&dir).map_err(io)?;
-    match lock.try_lock() {
-        Ok(()) => Ok(Place { dir, state_dir, mounted, lock }),
-        Err(std::fs::TryLockError::WouldBlock) => {
-            Err(SessionError::Busy { device: setup.device.clone(), dir })
-        }
-        Err(std::fs::TryLockError::Error(source)) => Err(io(source)),
-    }
-}
-
-/// The link that a killed session left on this interface.
-fn old_link(pin: &Path, ifindex: u32, device: &str) -> Result<Option<XdpLink>, SessionError> {
-    if !pin.exists() {
-        return Ok(None);
-    }
-    let foreign = || SessionError::Foreign { path: pin.into(), device: device.into() };
-    let link = XdpLink::from_pin(pin).map_err(|_| foreign())?;
-    match link.info()?.ifindex {
-        at if at == ifindex => Ok(Some(link)),
-        // The interface is gone or the program was detached by force: the link is an empty shell.
-        0 => {
-            remove(pin)?;
-            Ok(None)
-        }
-        _ => Err(foreign()),
-    }
-}
-
-fn attach(original: &Program, ifindex: u32, mode: Mode, pin: &Path) -> Result<XdpLink, KernelError> {
-    let link = XdpLink::create(original, ifindex, mode)?;
-    link.pin(pin)?;
-    Ok(link)
-}
-
-fn remove(path: &Path) -> Result<(), SessionError> {
-    bpffs::unpin(path).map_err(SessionError::from)
-}
-
-/// Removes everything from a session's directory but the link.
-fn clear(dir: &Path) -> Result<(), SessionError> {
-    let watcher = dir.join("watcher");
-    if watcher.exists() {
-        Watcher::remove(&watcher)?;
-        let _ = std::fs::remove_dir(&watcher);
-    }
-    let maps = dir.join("maps");
-    if let Ok(entries) = std::fs::read_dir(&maps) {
-        for entry in entries.filter_map(Result::ok) {
-            remove(&entry.path())?;
-        }
-        std::fs::remove_dir(&maps).map_err(|source| SessionError::Io { path: maps.clone(), source })?;
-    }
-    remove(&dir.join("fallback"))?;
-    remove(&dir.join("original"))
-}
-
-/// Pins the maps, the original, the array that holds it, and the watcher, which begins to watch.
-fn pin_surroundings(
-    dir: &Path,
-    loaded: &LoadedObject,
-    original: &LoadedProgram,
-    ir: &Ir,
-    bump: bool,
-) -> Result<(Map, Watcher), SessionError> {
-    let maps = dir.join("maps");
-    std::fs::create_dir(&maps).map_err(|source| SessionError::Io { path: maps.clone(), source })?;
-    for (name, map) in loaded.maps() {
-        // A BPF file system takes no name with a dot, and those of data sections begin with one.
-        map.pin(&maps.join(name.replace('.', "_")))?;
-    }
-    original.program.pin(&dir.join("original"))?;
-    let fallback = fallback_array(&original.program)?;
-    fallback.pin(&dir.join("fallback"))?;
-    let watcher_dir = dir.join("watcher");
-    std::fs::create_dir(&watcher_dir)
-        .map_err(|source| SessionError::Io { path: watcher_dir.clone(), source })?;
-    let watcher = Watcher::install_with(Some(&watcher_dir), Options { bump })?;
-    watch(&watcher, loaded, original, ir)?;
-    Ok((fallback, watcher))
-}
-
-/// Watches every map that may ever be specialized.
-fn watch(
-    watcher: &Watcher,
-    loaded: &LoadedObject,
-    original: &LoadedProgram,
-    ir: &Ir,
-) -> Result<(), SessionError> {
-    for (index, map) in loaded.maps_of(&original.spec)?.into_iter().enumerate() {
-        if left_by_kind(&ir.tables[Table::new(index)]).is_none() {
-            watcher.watch(map.id(), SLOT)?;
-        }
-    }
-    Ok(())
 }
 
 impl Target for Session {

@@ -3,6 +3,8 @@
 //! Without contents only the choices can be told, and what rules a table out. Times are told only where the cost
 //! model has seen the contents: all of them depend on how much the table holds.
 
+use std::collections::BTreeMap;
+
 use runnel_analysis::TableAccess;
 use runnel_bpf::maps_json::{MapContents, Value};
 use runnel_bpf::spec::{MapSpec, ProgramSpec};
@@ -130,18 +132,18 @@ fn state(map: &MapSpec, data: &TableData, given: &MapContents) -> TableState {
     if data.kind == TableKind::Opaque || data.per_cpu || data.keeps_recency {
         return TableState::Left("it is of a kind that is never specialized".into());
     }
-    let mut entries = Vec::new();
+    let mut entries: BTreeMap<Box<[u8]>, Box<[u8]>> = BTreeMap::new();
     if data.kind == TableKind::Index {
         let bytes = u64::from(map.max_entries).saturating_mul(u64::from(map.value_size).saturating_add(4));
         if bytes > Budget::default().memory_bytes {
             return TableState::Left(format!("its {bytes} bytes are more than a version may take"));
         }
-        // An array has every entry; those that are not given are zero. Later ones count.
+        // An array has every entry; those that are not given are zero.
         let zero = || vec![0; map.value_size as usize].into();
-        entries.extend((0..map.max_entries).map(|i| Entry { key: i.to_le_bytes().into(), value: zero() }));
+        entries.extend((0..map.max_entries).map(|i| (i.to_ne_bytes().into(), zero())));
     }
     let entry = |e: &runnel_bpf::maps_json::Entry| match &e.value {
-        Value::Bytes(value) => Some(Entry { key: e.key.clone().into(), value: value.clone().into() }),
+        Value::Bytes(value) => Some((e.key.clone().into(), value.clone().into())),
         Value::PerCpu(_) | Value::Program(_) | Value::Map(_) => None,
     };
     entries.extend(given.maps.get(&map.name).into_iter().flatten().filter_map(entry));
@@ -150,6 +152,6 @@ fn state(map: &MapSpec, data: &TableData, given: &MapContents) -> TableState {
         key_size: data.key_size,
         value_size: data.value_size,
         max_entries: data.max_entries,
-        entries,
+        entries: entries.into_iter().map(|(key, value)| Entry { key, value }).collect(),
     })
 }

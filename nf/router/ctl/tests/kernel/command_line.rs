@@ -12,7 +12,7 @@ use router_ctl::{Mac, MapData, Neighbour, Port, RouteKey, RouteValue, Tables};
 use runnel_testkit::packet::{Fault, Frame};
 use tempfile::TempDir;
 
-use crate::harness::{LOOPBACK, Router, bpffs, isolated};
+use crate::harness::{Bpffs, LOOPBACK, Router, bpffs, isolated};
 
 fn router_ctl(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_router-ctl")).args(args).output().expect("router-ctl runs")
@@ -38,7 +38,7 @@ fn fails(status: i32, args: &[&str]) -> String {
 /// A loaded router with its maps pinned, and files to write.
 struct Setup {
     router: Router,
-    pins: TempDir,
+    pins: Bpffs,
     files: TempDir,
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput, ProgramMut};
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use router_ctl::Tables;
 use router_ctl::layout::{self, MapData, TxCounter, map};
@@ -36,11 +36,27 @@ pub fn isolated(test: impl FnOnce() + Send) {
     });
 }
 
-/// A BPF file system on a directory of its own; to be called within [`isolated`].
-pub fn bpffs() -> TempDir {
+/// A BPF file system in a directory of its own; both go with it.
+pub struct Bpffs(TempDir);
+
+impl Bpffs {
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Bpffs {
+    fn drop(&mut self) {
+        // A directory that is mounted on could not be removed. Nothing can be done about a failure here.
+        let _ = umount2(self.0.path(), MntFlags::MNT_DETACH);
+    }
+}
+
+/// Mounts a BPF file system.
+pub fn bpffs() -> Bpffs {
     let dir = TempDir::new().expect("a temporary directory");
     mount(Some("bpf"), dir.path(), Some("bpf"), MsFlags::empty(), None::<&Path>).expect("a BPF file system");
-    dir
+    Bpffs(dir)
 }
 
 fn source_dir() -> PathBuf {
