@@ -89,7 +89,8 @@ pub enum Command {
     )]
     Replay(ReplayArgs),
     /// Run an experiment
-    Bench(BenchArgs),
+    #[command(subcommand)]
+    Bench(Suite),
     /// Print the completion script of a shell
     #[command(long_about = "Print the completion script of a shell on standard output, for example: runnel \
                             completions bash > /etc/bash_completion.d/runnel")]
@@ -209,27 +210,29 @@ pub struct ReplayArgs {
     pub json: JsonFile,
 }
 
-/// Arguments of `runnel bench`.
-#[derive(Clone, Debug, Args)]
-pub struct BenchArgs {
-    /// Which experiments
-    #[arg(value_enum, value_name = "SUITE")]
-    pub suite: Suite,
+/// What every experiment takes.
+#[derive(Clone, Debug, Default, Args)]
+pub struct SuiteArgs {
     /// eBPF object of the network function; by default the one that `make nf` leaves in target/nf
     #[arg(long, value_name = "OBJ", value_hint = ValueHint::FilePath)]
     pub object: Option<PathBuf>,
-    /// router: packets of each locality, all of which are compared and timed
-    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = packets)]
-    pub packets: usize,
-    /// router: directory to draw plots into
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub plot: Option<PathBuf>,
-    /// What only the consistency experiment takes.
-    #[command(flatten)]
-    pub consistency: ConsistencyArgs,
     /// Machine-readable output.
     #[command(flatten)]
     pub json: JsonFile,
+}
+
+/// Arguments of `runnel bench router`.
+#[derive(Clone, Debug, Args)]
+pub struct RouterArgs {
+    /// What every experiment takes.
+    #[command(flatten)]
+    pub suite: SuiteArgs,
+    /// Packets of each locality, all of which are compared and timed
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = packets)]
+    pub packets: usize,
+    /// Directory to draw plots into
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub plot: Option<PathBuf>,
 }
 
 /// A number of packets that can be replayed: the kernel's traces end at 2^25.
@@ -241,31 +244,37 @@ fn packets(text: &str) -> Result<usize, String> {
 }
 
 /// Experiments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Debug, Subcommand)]
 pub enum Suite {
     /// The router: original against optimized, at three localities of traffic
-    Router,
+    Router(RouterArgs),
     /// Another process changes the router's tables while packets flow: does any packet show a state that the original
     /// could not have shown?
-    Consistency,
+    Consistency(ConsistencyArgs),
+    /// Be the process that changes the tables
+    #[command(hide = true)]
+    Updater {
+        /// What to do, as the experiment says it
+        order: String,
+    },
 }
 
-/// Arguments of `runnel bench consistency` beside those of every suite.
+/// Arguments of `runnel bench consistency`.
 #[derive(Clone, Debug, Args)]
 pub struct ConsistencyArgs {
-    /// consistency: for how many seconds tables are changed
+    /// What every experiment takes.
+    #[command(flatten)]
+    pub suite: SuiteArgs,
+    /// For how many seconds tables are changed
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: u64,
-    /// consistency: decides which tables, packets and changes are drawn
+    /// Decides which tables, packets and changes are drawn
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// consistency: keep the watcher from moving the epoch, and succeed only if wrong packets are found, to show that the
-    /// checker would notice
+    /// Keep the watcher from moving the epoch, and succeed only if wrong packets are found, to show that the checker
+    /// would notice
     #[arg(long)]
     pub without_bump: bool,
-    /// Be the process that changes the tables
-    #[arg(long, value_name = "ORDER", hide = true)]
-    pub updater: Option<String>,
 }
 
 /// Arguments of `runnel completions`.

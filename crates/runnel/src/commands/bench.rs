@@ -6,7 +6,7 @@ mod router;
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::{BenchArgs, Suite};
+use crate::cli::{Global, JsonFile, Suite};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 
@@ -17,10 +17,12 @@ const OBJECT: &str = "target/nf/router.bpf.o";
 ///
 /// # Errors
 /// What keeps it from running, and any difference between programs that have to be equal.
-pub fn execute(args: &BenchArgs, output: &Output) -> Result<()> {
-    match args.suite {
-        Suite::Router => router::run(args, output),
-        Suite::Consistency => consistency::run(args, output),
+pub fn execute(suite: &Suite, global: Global) -> Result<()> {
+    let output = |json: &JsonFile| Output::new(global, json.json.clone());
+    match suite {
+        Suite::Router(args) => router::run(args, &output(&args.suite.json)),
+        Suite::Consistency(args) => consistency::run(args, &output(&args.suite.json)),
+        Suite::Updater { order } => consistency::update(order),
     }
 }
 

@@ -25,7 +25,7 @@ pub fn execute(cli: &Cli) -> Result<()> {
         Command::Run(args) => run::execute(args, &Output::new(cli.global, args.json.destination())),
         Command::Inspect(args) => inspect::execute(args, &Output::new(cli.global, args.json.destination())),
         Command::Replay(args) => replay::execute(args, &Output::new(cli.global, args.json.json.clone())),
-        Command::Bench(args) => bench::execute(args, &Output::new(cli.global, args.json.json.clone())),
+        Command::Bench(suite) => bench::execute(suite, cli.global),
         Command::Completions(args) => completions::execute(args),
         Command::Man(args) => man::execute(args),
     }

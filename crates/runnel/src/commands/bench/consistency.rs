@@ -2,7 +2,7 @@
 //! state that the original could not have shown?
 //!
 //! The experiment itself is the lab's ([`runnel_lab::consistency`]); this starts it, prints what came out and
-//! decides whether it is good. The same binary also is the process that changes the tables, by a hidden flag.
+//! decides whether it is good. The same binary also is the process that changes the tables, by a hidden command.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use runnel_lab::scene::SceneSpec;
 use runnel_lab::updater::{self, Order};
 
 use super::router_object;
-use crate::cli::{BenchArgs, ConsistencyArgs};
+use crate::cli::ConsistencyArgs;
 use crate::failure::{Failure, Result};
 use crate::output::{Align, Output, TextTable};
 
@@ -33,13 +33,8 @@ const RATE: u32 = 1100;
 ///
 /// # Errors
 /// What keeps it from being run; wrong or lost packets; with `--without-bump`, that there are no wrong ones.
-pub fn run(args: &BenchArgs, output: &Output) -> Result<()> {
-    let (object, args) = (&args.object, &args.consistency);
-    if let Some(order) = &args.updater {
-        let order = Order::from_argument(order)?;
-        return Ok(updater::run(&order, io::stdout().lock())?);
-    }
-    let settings = settings(args, router_object(object.as_deref())?)?;
+pub fn run(args: &ConsistencyArgs, output: &Output) -> Result<()> {
+    let settings = settings(args, router_object(args.suite.object.as_deref())?)?;
     let stop = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&stop);
     ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed))
@@ -57,10 +52,19 @@ pub fn run(args: &BenchArgs, output: &Output) -> Result<()> {
     verdict(args, &outcome, stop.load(Ordering::Relaxed))
 }
 
+/// Is the process that changes the tables, as the experiment orders.
+///
+/// # Errors
+/// The order is none, or the tables cannot be changed.
+pub fn update(order: &str) -> Result<()> {
+    let order = Order::from_argument(order)?;
+    Ok(updater::run(&order, io::stdout().lock())?)
+}
+
 fn settings(args: &ConsistencyArgs, object: PathBuf) -> Result<Settings> {
     let runnel = std::env::current_exe()
         .map_err(|e| Failure::new("cannot find this program's own file").because(e))?;
-    let updater = ["bench", "consistency", "--updater"].map(str::to_owned).to_vec();
+    let updater = ["bench", "updater"].map(str::to_owned).to_vec();
     Ok(Settings {
         updater: (runnel.clone(), updater),
         runnel,
@@ -147,6 +151,7 @@ fn verdict(args: &ConsistencyArgs, outcome: &Outcome, stopped: bool) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::SuiteArgs;
 
     #[test]
     fn what_shows_too_little_is_warned_of_and_what_is_wrong_fails() {
@@ -157,7 +162,7 @@ mod tests {
             packets_within_50us: 2_000_000,
             ..Outcome::default()
         };
-        let bump = ConsistencyArgs { seconds: 60, seed: 1, without_bump: false, updater: None };
+        let bump = ConsistencyArgs { suite: SuiteArgs::default(), seconds: 60, seed: 1, without_bump: false };
         let blind = ConsistencyArgs { without_bump: true, ..bump.clone() };
         assert!(shortcomings(&good).is_empty());
         assert_eq!(shortcomings(&Outcome::default()).len(), 3);

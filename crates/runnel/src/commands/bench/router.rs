@@ -23,7 +23,7 @@ use super::super::results::{
     Outcome, Row, print_comparison, print_reach, print_version, rows, timing, timings,
 };
 use super::{plot, router_object};
-use crate::cli::BenchArgs;
+use crate::cli::RouterArgs;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::xdp::check::Finished;
@@ -56,8 +56,8 @@ struct Input {
 ///
 /// # Errors
 /// What keeps it from running, and any difference.
-pub fn run(args: &BenchArgs, output: &Output) -> Result<()> {
-    let object = router_object(args.object.as_deref())?;
+pub fn run(args: &RouterArgs, output: &Output) -> Result<()> {
+    let object = router_object(args.suite.object.as_deref())?;
     let input = input()?;
     let devices = StandIn::new().map_err(|e| failure(e.into()))?;
     let small = sampled(&object, &devices)?;
