@@ -218,7 +218,9 @@ impl From<ObjectError> for Failure {
             ),
             ObjectError::Libbpf { path, doing, errno, messages } => {
                 let said = if messages.trim().is_empty() { String::new() } else { format!("\nlibbpf says: {messages}") };
-                Failure::new(format!("{doing} the object `{}`", path.display())).because(format!("{errno}{said}"))
+                let failure = Failure::new(format!("cannot use the object `{}`: {doing} failed", path.display()));
+                let failure = failure.because(format!("{errno}{said}"));
+                if messages.contains("BTF is required") { failure.advise("compile it with `-g`") } else { failure }
             }
             other => Failure::new(other.to_string()),
         }

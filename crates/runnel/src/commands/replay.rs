@@ -16,7 +16,7 @@ use crate::xdp::trial::{Trial, TrialError};
 use crate::xdp::version::VersionError;
 
 use super::contents;
-use super::results::{Outcome, print_comparison, print_reach, print_version, rows, timing, timings};
+use super::results::{LEGEND, Outcome, print_comparison, print_reach, print_version, rows, timing, timings};
 
 /// Packets that each variant is timed on, unless the trace is longer.
 const TIMED: u64 = 500_000;
@@ -47,6 +47,7 @@ pub fn execute(args: &ReplayArgs, output: &Output) -> Result<()> {
     let mut table = timings("trace");
     timing(&mut table, &file_name(&args.trace), &measurement);
     output.text(table)?;
+    output.text(LEGEND)?;
     let outcome = Outcome {
         program: &args.prog,
         table: args.maps.as_deref().map(file_name),

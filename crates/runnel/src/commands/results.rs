@@ -246,13 +246,17 @@ pub fn timings(first: &'static str) -> TextTable {
         ("ns/packet", Align::Right),
         ("p25", Align::Right),
         ("p75", Align::Right),
-        ("without replay", Align::Right),
+        ("net", Align::Right),
         ("times as fast", Align::Right),
-        ("without replay", Align::Right),
+        ("net", Align::Right),
         ("optimized", Align::Right),
     ])
     .indented(2)
 }
+
+/// What the words in [`timings`] mean, for people.
+pub const LEGEND: &str = "  net: without what the replay costs, which is the row `nothing`, a program that returns at once; `original again`: \
+                          the same program measured twice";
 
 /// Adds the rows of a measurement.
 pub fn timing(table: &mut TextTable, name: &str, measurement: &Measurement) {

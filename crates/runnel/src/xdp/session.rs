@@ -367,11 +367,16 @@ fn start_in(
     let link_pin = dir.join("link");
     let old = pins::old_link(&link_pin, ifindex, setup)?;
     let kept = if old.is_some() { pins::keep_maps(dir, &mut object)? } else { Vec::new() };
+    if !kept.is_empty() {
+        tracing::info!(maps = ?kept, "the maps of a killed session are kept");
+    }
     let loaded = object.load()?;
+    tracing::info!(maps = loaded.maps().len(), "the object is loaded");
     let original = loaded.program(name)?;
     let mut ir =
         lift(&original.spec).map_err(|source| SessionError::Lift { program: name.to_owned(), source })?;
     clean_up(&mut ir);
+    tracing::info!(blocks = ir.layout.len(), "`{name}` is lifted");
     fill(&loaded)?;
     if let Some(link) = &old {
         link.update(&original.program, None)?;
@@ -388,7 +393,10 @@ fn start_in(
         },
     );
     match prepared {
-        Ok((fallback, watcher, link)) => Ok(Started { loaded, ir, watcher, fallback, link, took_over }),
+        Ok((fallback, watcher, link)) => {
+            tracing::info!(dir = %dir.display(), "all is pinned, the watcher is in place, the original is attached");
+            Ok(Started { loaded, ir, watcher, fallback, link, took_over })
+        }
         Err(e) => {
             // What is left is harmless, and the first error is the one to tell.
             let _ = pins::clear(dir, &kept);
@@ -458,7 +466,14 @@ impl Target for Session {
             epoch: (self.watcher.epochs_map(), Watcher::epoch_offset(SLOT)),
             fallback: &self.fallback,
         };
+        tracing::info!(assumptions = ?version.assumptions, "specialized; generating code");
         let candidate = build(version, around)?;
+        tracing::info!(
+            id = candidate.program.id(),
+            insns = candidate.spec.insns.len(),
+            "the kernel has taken a version"
+        );
+        tracing::debug!("its IR:\n{}", version.program.compact());
         self.ours.push(candidate.program.id());
         let started = Instant::now();
         self.link.update(&candidate.program, None)?;

@@ -20,7 +20,7 @@ use runnel_testkit::trace::{Locality, Model, TraceSpec, trace};
 
 use super::super::replay::{TOLD, differs, failure};
 use super::super::results::{
-    Outcome, Row, print_comparison, print_reach, print_version, rows, timing, timings,
+    LEGEND, Outcome, Row, print_comparison, print_reach, print_version, rows, timing, timings,
 };
 use super::{plot, router_object};
 use crate::cli::RouterArgs;
@@ -96,6 +96,7 @@ pub fn run(args: &RouterArgs, output: &Output) -> Result<()> {
         all.extend(rows(&trial, &outcome).map_err(failure)?);
     }
     output.text(table)?;
+    output.text(LEGEND)?;
     output.report(&all)?;
     if let Some(dir) = &args.plot {
         plot::localities(dir, "router", &all)?;
