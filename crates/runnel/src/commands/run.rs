@@ -16,7 +16,8 @@ use crate::cli::{Mode, RunArgs};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 use crate::xdp::maps::{self, Devices};
-use crate::xdp::session::{Session, SessionError, Setup};
+use crate::xdp::session::Session;
+use crate::xdp::setup::{SessionError, Setup};
 
 /// How long packets are timed before and after a swap.
 const BURST: Duration = Duration::from_millis(20);

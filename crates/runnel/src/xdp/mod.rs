@@ -11,6 +11,7 @@ mod pins;
 pub mod reach;
 pub mod reference;
 pub mod session;
+pub mod setup;
 pub mod snapshot;
 pub mod trial;
 pub mod version;

@@ -16,7 +16,11 @@ use runnel_kernel::program::Program;
 use runnel_kernel::watcher::{Options, Watcher};
 
 use super::candidate::fallback_array;
-use super::session::{SLOT, SessionError, Setup, left_by_kind};
+use super::setup::{SessionError, Setup};
+use super::snapshot::left_by_kind;
+
+/// The only program of a session's watcher.
+pub(super) const SLOT: u32 = 0;
 
 /// A session's directory, locked.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use std::collections::hash_map::Entry as Slot;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use runnel_ir::TableKind;
+use runnel_ir::{TableData, TableKind};
 use runnel_kernel::error::Error as KernelError;
 use runnel_kernel::map::Map;
 use runnel_kernel::watcher::{Change, RingPosition, SnapshotToken, Watcher, WatcherError};
@@ -143,6 +143,19 @@ impl Snapshots {
             };
         }
         Ok(())
+    }
+}
+
+/// Why a table is never specialized, whatever it holds.
+pub(super) fn left_by_kind(data: &TableData) -> Option<&'static str> {
+    if data.kind == TableKind::Opaque {
+        Some("only helpers use it")
+    } else if data.per_cpu {
+        Some("each CPU has values of its own")
+    } else if data.keeps_recency {
+        Some("lookups decide what it evicts")
+    } else {
+        None
     }
 }
 

@@ -20,7 +20,7 @@ use thiserror::Error;
 
 use super::candidate::{Candidate, CandidateError, Surroundings, build, fallback_array};
 use super::maps::{Instance, MapsError};
-use super::session::left_by_kind;
+use super::snapshot::left_by_kind;
 
 /// `BPF_MAP_TYPE_ARRAY`.
 const ARRAY: u32 = 2;

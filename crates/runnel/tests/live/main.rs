@@ -3,7 +3,8 @@
 
 mod support;
 
-use runnel::xdp::session::{Session, SessionError, Setup};
+use runnel::xdp::session::Session;
+use runnel::xdp::setup::{SessionError, Setup};
 use runnel_bpf::insn::{self, Insn};
 use runnel_bpf::spec::ProgramSpec;
 use runnel_engine::controller::{Controller, Cycle, Outcome, Policy, Step, Target};

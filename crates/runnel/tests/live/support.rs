@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use runnel::xdp::maps::MapsError;
-use runnel::xdp::session::{Session, Setup};
+use runnel::xdp::session::Session;
+use runnel::xdp::setup::Setup;
 use runnel_bpfcc::Compiler;
 use runnel_engine::controller::{Controller, Cycle, Step};
 use runnel_kernel::bpffs::PrivateBpffs;
