@@ -7,6 +7,7 @@
 
 pub mod bpffs;
 pub mod error;
+pub mod holders;
 pub mod link;
 pub mod map;
 pub mod netns;

@@ -267,8 +267,8 @@ pub(crate) fn raw_info(fd: BorrowedFd<'_>) -> Result<sys::bpf_link_info> {
     Ok(info)
 }
 
-/// Ids of the iterator links made for this very map.
-pub(crate) fn iterators_over_map(map_id: u32) -> Result<Vec<u32>> {
+/// The iterator links made for one map each: ids of link and map.
+pub(crate) fn iterators() -> Result<Vec<(u32, u32)>> {
     let mut found = Vec::new();
     for id in ids("links", sys::bpf_link_get_next_id)? {
         // SAFETY: a plain number.
@@ -282,8 +282,8 @@ pub(crate) fn iterators_over_map(map_id: u32) -> Result<Vec<u32>> {
         // SAFETY: zeroed before the call; for iterator links the kernel fills this member, and leaves the map
         // id zero when the target is no map.
         let over = unsafe { info.__bindgen_anon_1.iter.__bindgen_anon_1.map.map_id };
-        if info.type_ == sys::BPF_LINK_TYPE_ITER && over == map_id {
-            found.push(id);
+        if info.type_ == sys::BPF_LINK_TYPE_ITER && over != 0 {
+            found.push((id, over));
         }
     }
     Ok(found)

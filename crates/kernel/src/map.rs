@@ -10,6 +10,7 @@
 mod mapping;
 mod read;
 
+use std::collections::HashSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -298,16 +299,16 @@ impl Map {
         self.error(doing, errno)
     }
 
-    /// Whether this map of maps has the map with that id as an element.
-    fn has_element(&self, map_id: u32) -> Result<bool> {
+    /// The ids of the maps that are elements of this map of maps.
+    fn elements(&self) -> Result<HashSet<u32>> {
+        let mut found = HashSet::new();
         let mut key = None;
         while let Some(next) = self.next_key(key.as_deref())? {
-            if self.lookup(&next)?.is_some_and(|element| element == map_id.to_ne_bytes()) {
-                return Ok(true);
-            }
+            let element = self.lookup(&next)?;
+            found.extend(element.and_then(|id| Some(u32::from_ne_bytes(*id.first_chunk()?))));
             key = Some(next);
         }
-        Ok(false)
+        Ok(found)
     }
 }
 
@@ -322,21 +323,19 @@ pub fn all_map_ids() -> Result<Vec<u32>> {
     ids("maps", sys::bpf_map_get_next_id)
 }
 
-/// Ids of the maps of maps that have this map as an element: programs that hold one of them reach it. A map of maps
-/// that does not let itself be read counts as one that has it.
-pub(crate) fn outer_maps_of(map_id: u32) -> Result<Vec<u32>> {
+/// The maps of maps on this machine, each with the ids of its elements unless it does not let itself be read: programs
+/// that hold one of them reach its elements.
+pub(crate) fn outer_maps() -> Result<Vec<(u32, Option<HashSet<u32>>)>> {
     let mut found = Vec::new();
     for id in all_map_ids()? {
-        let outer = match Map::from_id(id) {
+        let map = match Map::from_id(id) {
             Ok(map) => map,
             // Gone since.
             Err(Error::Kernel { errno: Errno(libc::ENOENT), .. }) => continue,
             Err(e) => return Err(e),
         };
-        let holds_maps =
-            matches!(outer.spec.map_type, sys::BPF_MAP_TYPE_ARRAY_OF_MAPS | sys::BPF_MAP_TYPE_HASH_OF_MAPS);
-        if holds_maps && outer.has_element(map_id).unwrap_or(true) {
-            found.push(id);
+        if matches!(map.spec.map_type, sys::BPF_MAP_TYPE_ARRAY_OF_MAPS | sys::BPF_MAP_TYPE_HASH_OF_MAPS) {
+            found.push((id, map.elements().ok()));
         }
     }
     Ok(found)

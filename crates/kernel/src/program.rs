@@ -7,7 +7,6 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use libbpf_sys as sys;
@@ -281,54 +280,6 @@ pub fn all_programs() -> Result<Vec<ProgramInfo>> {
         }
     }
     Ok(programs)
-}
-
-/// Who can reach a map without going through bpf(2) each time.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Holders {
-    /// Programs that refer to the map, attached or not.
-    pub programs: Vec<ProgramInfo>,
-    /// Iterator links made for this very map: the program behind one can write values whenever somebody reads
-    /// from it, though the map need not be among the program's map ids.
-    pub iterator_links: Vec<u32>,
-    /// Programs that iterate over the elements of maps. An open iterator goes on without its link, and nothing tells
-    /// which map it is over, so each of them may be over this one.
-    pub element_iterators: Vec<ProgramInfo>,
-    /// Maps of maps that have the map as an element: whatever program holds one of them can reach it.
-    pub outer_maps: Vec<u32>,
-}
-
-/// The programs, iterators and maps of maps that hold a map. SYSCALL programs can write any map through `bpf_sys_bpf` and are
-/// not listed for that; the watcher treats each of their runs as a write to everything.
-pub fn holders_of(map_id: u32) -> Result<Holders> {
-    let (programs, others): (Vec<_>, Vec<_>) =
-        all_programs()?.into_iter().partition(|p| p.map_ids.contains(&map_id));
-    let over_elements = over_elements()?;
-    let iterates = |p: &ProgramInfo| p.attach_btf_id != 0 && Some(p.attach_btf_id) == over_elements;
-    Ok(Holders {
-        programs,
-        iterator_links: crate::link::iterators_over_map(map_id)?,
-        element_iterators: others.into_iter().filter(iterates).collect(),
-        outer_maps: crate::map::outer_maps_of(map_id)?,
-    })
-}
-
-/// What programs that iterate over the elements of maps are attached to; nothing where the kernel has no such iterators.
-/// Types of modules have ids of their own beyond those of the kernel.
-fn over_elements() -> Result<Option<u32>> {
-    static FOUND: OnceLock<Option<u32>> = OnceLock::new();
-    if let Some(found) = FOUND.get() {
-        return Ok(*found);
-    }
-    // SAFETY: a constant C string.
-    let found = match check(unsafe {
-        sys::libbpf_find_vmlinux_btf_id(c"bpf_map_elem".as_ptr(), sys::BPF_TRACE_ITER)
-    }) {
-        Ok(id) => u32::try_from(id).ok(),
-        Err(Errno(libc::ENOENT)) => None,
-        Err(e) => return Err(Error::from_errno("looking for iterators in the kernel's types", e)),
-    };
-    Ok(*FOUND.get_or_init(|| found))
 }
 
 /// Program statistics (run time and count) stay on while this guard lives; they cost about 46 ns a run.

@@ -43,7 +43,7 @@
 //! guesses its descriptor or its id; that is not seen.
 //!
 //! Not seen, and excluded elsewhere: writes by programs (known by who holds the map), by memory mappings (such
-//! maps are never specialized), by the kernel itself, by iterators over a map ([`crate::program::holders_of`]).
+//! maps are never specialized), by the kernel itself, by iterators over a map ([`crate::holders`]).
 //! Not seen at all: a thread that exchanges the arguments of another thread's call and puts them back before it
 //! returns. Unprivileged processes can make every program fall back by calling bpf(2) with unreadable arguments;
 //! that costs speed, never correctness.

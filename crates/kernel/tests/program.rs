@@ -10,9 +10,14 @@ use common::{
 use runnel_bpf::insn::{self, Insn};
 use runnel_bpf::spec::ProgramSpec;
 use runnel_kernel::bpffs::PrivateBpffs;
+use runnel_kernel::holders::{Holders, Survey};
 use runnel_kernel::map::{Map, UpdateMode};
-use runnel_kernel::program::{Program, all_programs, enable_stats, holders_of};
+use runnel_kernel::program::{Program, all_programs, enable_stats};
 use runnel_kernel::test_run::TestRunner;
+
+fn holders_of(map_id: u32) -> Holders {
+    Survey::take().expect("listing").holders_of(map_id)
+}
 
 /// Adds one to the 64-bit counter at byte 8 of the first map's value, addressed directly; returns 2.
 fn counter() -> ProgramSpec {
@@ -134,13 +139,12 @@ fn statistics_count_only_while_the_guard_lives() {
 fn holders_are_the_programs_that_name_the_map() {
     let (with, maps) = load(&counter());
     let (without, _) = Program::load(&returns(XDP, 1), &[]).expect("loading");
-    let holders: Vec<u32> =
-        holders_of(maps[0].id()).expect("listing").programs.iter().map(|p| p.id).collect();
+    let holders: Vec<u32> = holders_of(maps[0].id()).programs.iter().map(|p| p.id).collect();
     assert_eq!(holders, [with.id()]);
     let all: Vec<u32> = all_programs().expect("listing").iter().map(|p| p.id).collect();
     assert!(all.contains(&with.id()) && all.contains(&without.id()));
     let other = Map::create(&map_spec("other", HASH, 4, 4, 1, 0)).expect("creating");
-    assert_eq!(holders_of(other.id()).expect("listing"), runnel_kernel::program::Holders::default());
+    assert_eq!(holders_of(other.id()), Holders::default());
 }
 
 #[test]
@@ -210,10 +214,10 @@ SEC("iter/bpf_map_elem") int rewrite(struct bpf_iter__bpf_map_elem *ctx) {
         assert!(iterator >= 0, "{iterator}");
         (OwnedFd::from_raw_fd(link), OwnedFd::from_raw_fd(iterator))
     };
-    let holders = holders_of(map.id()).expect("listing");
+    let holders = holders_of(map.id());
     assert_eq!((holders.programs.len(), holders.iterator_links.len()), (0, 1));
     drop(link);
-    let holders = holders_of(map.id()).expect("listing");
+    let holders = holders_of(map.id());
     assert_eq!(holders.iterator_links.len(), 0);
     assert!(holders.element_iterators.iter().any(|p| p.id == program.id()), "{holders:?}");
     // This is why it matters: reading from it writes to the map, without any bpf(2) call, and without the link.
@@ -226,9 +230,9 @@ fn a_map_of_maps_holds_its_elements() {
     let map = Map::create(&map_spec("element", HASH, 4, 4, 1, 0)).expect("creating");
     for kind in [ARRAY_OF_MAPS, HASH_OF_MAPS] {
         let outer = Map::create_outer(&map_spec("outer", kind, 4, 4, 4, 0), &map).expect("creating");
-        assert!(holders_of(map.id()).expect("listing").outer_maps.is_empty());
+        assert!(holders_of(map.id()).outer_maps.is_empty());
         outer.update_fd(&1u32.to_ne_bytes(), map.as_fd()).expect("putting it in");
-        assert_eq!(holders_of(map.id()).expect("listing").outer_maps, [outer.id()]);
+        assert_eq!(holders_of(map.id()).outer_maps, [outer.id()]);
     }
 }
 

@@ -12,8 +12,11 @@ pub mod replay;
 pub mod results;
 pub mod run;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::cli::{Cli, Command};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::output::Output;
 
 /// Runs the command that was asked for.
@@ -29,4 +32,13 @@ pub fn execute(cli: &Cli) -> Result<()> {
         Command::Completions(args) => completions::execute(args),
         Command::Man(args) => man::execute(args),
     }
+}
+
+/// A flag that is set once the command is asked to stop, by Ctrl-C or a signal like it. For one call a process.
+fn stop_flag() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&stop);
+    ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed))
+        .map_err(|e| Failure::new("cannot listen for the signal to stop").because(e))?;
+    Ok(stop)
 }

@@ -2,7 +2,6 @@
 //!
 //! What it says goes to standard output: for people a few lines a cycle, for machines one JSON object a line.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,7 +10,7 @@ use runnel_engine::specialize::TableReport;
 use runnel_kernel::{link, netns, probe};
 use serde_json::{Value, json};
 
-use super::contents;
+use super::{contents, stop_flag};
 use crate::cli::{Mode, RunArgs};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
@@ -37,10 +36,7 @@ const BUMP: &str = "RUNNEL_WATCHER_BUMP";
 /// # Errors
 /// What kept it from starting or going on; the hook keeps a correct program.
 pub fn execute(args: &RunArgs, output: &Output) -> Result<()> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let asked = Arc::clone(&stop);
-    ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed))
-        .map_err(|e| Failure::new("cannot listen for the signal to stop").because(e))?;
+    let stop = stop_flag()?;
     if let Some(name) = &args.netns {
         netns::enter(name).map_err(|e| Failure::from(e).advise("`ip netns list` shows the names"))?;
     }

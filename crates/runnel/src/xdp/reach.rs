@@ -12,7 +12,6 @@ use runnel_bpf::insn::{self, Insn};
 use runnel_bpf::spec::ProgramSpec;
 use runnel_interp::{Counters, Reached};
 use runnel_ir::{BinaryOp, Block, Cond, InstData, Program, Table, TableKind, Terminator, Value, ValueDef};
-
 use runnel_kernel::replay::PACKET_MIN;
 
 use super::maps::Snapshot;
@@ -96,7 +95,8 @@ impl Reach {
                 if count == 0 {
                     let behind = (!come_to.contains(&block)).then_some(Impossible::Behind);
                     let impossible = behind.or_else(|| impossible(ir, block, taken));
-                    unreached.push(Unreached { impossible, ..describe(ir, spec, block, taken) });
+                    let (insn, text) = describe(ir, spec, block);
+                    unreached.push(Unreached { insn, text, taken, impossible });
                 }
             }
         }
@@ -122,7 +122,8 @@ impl Reach {
     }
 }
 
-fn describe(ir: &Program, spec: &ProgramSpec, block: Block, taken: bool) -> Unreached {
+/// Where a branch stands in the original, if that is known, and what it says.
+fn describe(ir: &Program, spec: &ProgramSpec, block: Block) -> (Option<usize>, String) {
     let origins = ir.blocks[block].insts.iter().filter_map(|&inst| ir.insts[inst].origin);
     let after = origins.max().map(|origin| origin as usize);
     let insn = after.and_then(|from| (from..spec.insns.len()).find(|&pc| is_branch(spec.insns[pc])));
@@ -130,7 +131,7 @@ fn describe(ir: &Program, spec: &ProgramSpec, block: Block, taken: bool) -> Unre
         Some(pc) => disasm::instruction(spec.insns[pc], spec.insns.get(pc + 1).copied()),
         None => format!("the branch at the end of {block}"),
     };
-    Unreached { insn, text, taken, impossible: None }
+    (insn, text)
 }
 
 /// The blocks that can be reached without going what is plainly impossible.

@@ -27,11 +27,11 @@ use runnel_engine::controller::{Installed, Snapshot, Target};
 use runnel_engine::specialize::{Specialized, TableState};
 use runnel_ir::{EntityRef, Program as Ir, SecondaryMap, Table, TableData, TableKind};
 use runnel_kernel::error::Error as KernelError;
-use runnel_kernel::link;
-use runnel_kernel::link::{LinkError, XdpLink};
+use runnel_kernel::holders::Survey;
+use runnel_kernel::link::{self, LinkError, XdpLink};
 use runnel_kernel::map::Map;
 use runnel_kernel::object::{LoadedObject, LoadedProgram, Object};
-use runnel_kernel::program::{Program, enable_stats, holders_of};
+use runnel_kernel::program::{Program, enable_stats};
 use runnel_kernel::watcher::Watcher;
 use runnel_passes::clean_up;
 
@@ -180,14 +180,14 @@ impl Session {
     }
 
     /// What may be known of a table, before it is read.
-    fn state_of(&self, data: &TableData, map: &Map) -> Result<Option<String>, KernelError> {
+    fn state_of(&self, data: &TableData, map: &Map, survey: &Survey) -> Result<Option<String>, KernelError> {
         if let Some(why) = left_by_kind(data) {
             return Ok(Some(why.into()));
         }
         if map.spec().flags & MMAPABLE != 0 && !map.is_frozen()? {
             return Ok(Some("user space may write it through memory mappings".into()));
         }
-        let holders = holders_of(map.id())?;
+        let holders = survey.holders_of(map.id());
         let original = self.original()?.program.id();
         let foreign = holders.programs.iter().find(|p| p.id != original && !self.ours.contains(&p.id));
         if let Some(other) = foreign {
@@ -305,11 +305,12 @@ impl Target for Session {
         // The epoch is read before anybody asks who holds a map: a load by another process moves it when it returns, if
         // the program holds one of them.
         let epoch = self.watcher.epoch(SLOT)?;
+        let survey = Survey::take()?;
         let mut known = Vec::new();
         for (index, map) in maps.iter().enumerate() {
             let table = Table::new(index);
             let data = &self.ir.tables[table];
-            match self.state_of(data, map)? {
+            match self.state_of(data, map, &survey)? {
                 Some(why) => tables[table] = Some(TableState::Left(why)),
                 None => known.push((table, *map, data.kind)),
             }

@@ -6,8 +6,7 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use runnel_lab::LabError;
 use runnel_lab::checker::Tally;
@@ -15,6 +14,7 @@ use runnel_lab::consistency::{self, Outcome, Settings};
 use runnel_lab::scene::SceneSpec;
 use runnel_lab::updater::{self, Order};
 
+use super::super::stop_flag;
 use super::router_object;
 use crate::cli::ConsistencyArgs;
 use crate::failure::{Failure, Result};
@@ -35,10 +35,7 @@ const RATE: u32 = 1100;
 /// What keeps it from being run; wrong or lost packets; with `--without-bump`, that there are no wrong ones.
 pub fn run(args: &ConsistencyArgs, output: &Output) -> Result<()> {
     let settings = settings(args, router_object(args.suite.object.as_deref())?)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let asked = Arc::clone(&stop);
-    ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed))
-        .map_err(|e| Failure::new("cannot listen for the signal to stop").because(e))?;
+    let stop = stop_flag()?;
     // Whether a line of progress can be printed is no reason to end the experiment.
     let outcome = consistency::run(&settings, &stop, |tally| drop(output.text(progress(tally))))?;
     output.text(format_args!("\n{}", summary(&outcome)))?;
