@@ -6,6 +6,7 @@
 //! ([`error::Error`]); nothing retries without a bound.
 
 pub mod bpffs;
+pub mod cpu;
 pub mod error;
 pub mod holders;
 pub mod link;

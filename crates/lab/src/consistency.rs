@@ -13,6 +13,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use runnel_kernel::bpffs::PrivateBpffs;
+use runnel_kernel::cpu::OneCpu;
 use serde::Serialize;
 
 use crate::checker::{Checker, Tally};
@@ -21,7 +22,7 @@ use crate::device::{Device, DeviceSpec};
 use crate::error::Result;
 use crate::observer::Observer;
 use crate::scene::{Pattern, Scene, SceneSpec};
-use crate::sys::{Cpus, StayOnCpu};
+use crate::sys::Cpus;
 use crate::testbed::Testbed;
 use crate::traffic::{Traffic, TrafficSpec};
 use crate::update::Report;
@@ -110,7 +111,7 @@ impl Outcome {
 /// Errors: what keeps it from being run to its end. Wrong packets are a result, not an error.
 pub fn run(settings: &Settings, stop: &AtomicBool, mut progress: impl FnMut(&Tally)) -> Result<Outcome> {
     let cpus = Cpus::choose()?;
-    let _here = StayOnCpu::new(cpus.control)?;
+    let _here = OneCpu::bind_to(cpus.control)?;
     let scene = Scene::new(settings.scene)?;
     let testbed = Arc::new(Testbed::new()?);
     let bpffs = PrivateBpffs::new()?;

@@ -10,11 +10,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use libbpf_sys as sys;
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::Pid;
+use nix::sched::CpuSet;
+use runnel_kernel::cpu::allowed;
 use runnel_kernel::program::Program;
 
-use crate::error::{LabError, Result};
+use crate::error::Result;
 
 /// Most frames that the kernel makes before it hands them on (`TEST_XDP_MAX_BATCH` in `net/bpf/test_run.c`).
 pub const MAX_BATCH: u32 = 256;
@@ -110,37 +110,6 @@ pub(crate) fn attach_tcx_ingress(program: &Program, ifindex: u32) -> io::Result<
     let link = done(unsafe { sys::bpf_link_create(fd, ifindex as i32, sys::BPF_TCX_INGRESS, &opts) })?;
     // SAFETY: the kernel just returned this descriptor as new.
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
-}
-
-/// Keeps the thread that made it, and all that it starts meanwhile, on one CPU. To be dropped by that same thread,
-/// which then may run where it could before.
-#[derive(Debug)]
-pub struct StayOnCpu {
-    before: CpuSet,
-}
-
-impl StayOnCpu {
-    /// Moves the calling thread to a CPU.
-    pub fn new(cpu: usize) -> Result<StayOnCpu> {
-        let before = allowed()?;
-        let mut set = CpuSet::new();
-        set.set(cpu)
-            .and_then(|()| sched_setaffinity(Pid::from_raw(0), &set))
-            .map_err(|e| LabError::io(format!("moving to CPU {cpu}"), e))?;
-        Ok(StayOnCpu { before })
-    }
-}
-
-impl Drop for StayOnCpu {
-    fn drop(&mut self) {
-        // If those CPUs are gone, it stays where it is.
-        let _ = sched_setaffinity(Pid::from_raw(0), &self.before);
-    }
-}
-
-/// The CPUs that the calling thread may run on.
-fn allowed() -> Result<CpuSet> {
-    sched_getaffinity(Pid::from_raw(0)).map_err(|e| LabError::io("asking which CPUs may be used", e))
 }
 
 /// How the CPUs are divided: packets run on one, everything else on another.

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use runnel_kernel::cpu::OneCpu;
 use runnel_kernel::link::XdpLink;
 use runnel_kernel::map::Mapping;
 use runnel_kernel::netns::ParkedVeth;
@@ -26,7 +27,7 @@ use runnel_kernel::object::{LoadedObject, Object};
 use runnel_kernel::program::Program;
 
 use crate::error::{LabError, Result};
-use crate::sys::{self, MAX_BATCH, StayOnCpu};
+use crate::sys::{self, MAX_BATCH};
 use crate::testbed::Testbed;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/traffic.bpf.o"));
@@ -295,7 +296,7 @@ impl Drop for Traffic {
 
 impl Engine {
     fn generate(&self) -> Result<()> {
-        let _here = StayOnCpu::new(self.cpu)?;
+        let _here = OneCpu::bind_to(self.cpu)?;
         let ifindex = self.testbed.tester_ifindex();
         while !self.stop.load(Ordering::SeqCst) {
             sys::run_live(&self.program, &self.frame, ifindex, FRAMES_PER_CALL, self.batch)

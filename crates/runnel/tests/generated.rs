@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 
 use generated_support::{Loaded, Seen, complaint, program_of, run, same_packet, same_tables, try_all};
 use runnel::xdp::candidate::CandidateError;
-use runnel::xdp::cpu::OneCpu;
 use runnel::xdp::faults::{Base, lose_store, skip_guard};
 use runnel::xdp::pin_helpers::Pinned;
 use runnel::xdp::reference::{Reference, Run};
 use runnel::xdp::version::{Plan, Version, VersionError};
 use runnel_ir::{BinaryOp, Builder, Program as Ir, Terminator, Width};
+use runnel_kernel::cpu::OneCpu;
 use runnel_kernel::test_run::TestRunner;
 use runnel_passes::clean_up;
 use runnel_testkit::programs::{Generated, Inputs, seeds};

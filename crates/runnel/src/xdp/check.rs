@@ -13,6 +13,7 @@ mod subject;
 
 use runnel_bpf::rewrite::RewriteError;
 use runnel_ir::{Data, Program as Ir, Table};
+use runnel_kernel::cpu::OneCpu;
 use runnel_kernel::error::{Error as KernelError, LoadError};
 use runnel_kernel::test_run::TestRunner;
 use thiserror::Error;
@@ -20,7 +21,6 @@ use thiserror::Error;
 pub use report::{Difference, Interpreted, Parties, Report, Seen, verdict_name};
 pub use subject::Subject;
 
-use super::cpu::OneCpu;
 use super::maps::{Instance, MapsError};
 use super::pin_helpers::Pinned;
 use super::reference::{Reference, ReferenceError, Run};

@@ -10,13 +10,13 @@
 
 use runnel_bpf::insn::{self, Insn};
 use runnel_bpf::spec::ProgramSpec;
+use runnel_kernel::cpu::OneCpu;
 use runnel_kernel::error::{Error as KernelError, LoadError};
 use runnel_kernel::program::Program;
 use runnel_kernel::replay::Replayer;
 use thiserror::Error;
 
 use super::candidate::Candidate;
-use super::cpu::OneCpu;
 
 /// Packets of one turn.
 const TURN: u64 = 16_384;

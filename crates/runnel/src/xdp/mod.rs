@@ -2,7 +2,6 @@
 
 pub mod candidate;
 pub mod check;
-pub mod cpu;
 pub mod faults;
 pub mod maps;
 pub mod measure;

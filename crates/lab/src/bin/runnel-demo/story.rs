@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use router_ctl::Mac;
 use runnel_kernel::bpffs::PrivateBpffs;
+use runnel_kernel::cpu::OneCpu;
 use runnel_lab::checker::Checker;
 use runnel_lab::consistency::traffic_spec;
 use runnel_lab::device::{Device, DeviceSpec, Event};
 use runnel_lab::observer::Observer;
 use runnel_lab::plan::Plan;
 use runnel_lab::scene::{Pattern, Reroute, Scene, SceneSpec};
-use runnel_lab::sys::{self, Cpus, StayOnCpu};
+use runnel_lab::sys::{self, Cpus};
 use runnel_lab::testbed::Testbed;
 use runnel_lab::traffic::{Fate, Traffic};
 use runnel_lab::update::{Change, Update};
@@ -50,7 +51,7 @@ pub fn tell(runnel: &Path, object: &Path, stop: &AtomicBool, screen: &Screen) ->
         return Err(LabError::Missing { what: "router object (`make nf` compiles it)", path: object.into() });
     }
     let cpus = Cpus::choose()?;
-    let _here = StayOnCpu::new(cpus.control)?;
+    let _here = OneCpu::bind_to(cpus.control)?;
     let scene = Scene::new(SCENE)?;
     screen.heading("An XDP router, as clang compiled it");
     let testbed = Arc::new(Testbed::new()?);

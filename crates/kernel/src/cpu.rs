@@ -5,9 +5,11 @@
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use nix::unistd::Pid;
-use runnel_kernel::error::Error as KernelError;
 
-/// The calling thread stays on the CPU that it was on, until this is dropped.
+use crate::error::{Error, Result};
+
+/// The calling thread, and all that it starts meanwhile, stays on one CPU until this is dropped, which must be by the
+/// same thread.
 #[derive(Debug)]
 pub struct OneCpu {
     cpu: u32,
@@ -18,17 +20,20 @@ pub struct OneCpu {
 const SELF: Pid = Pid::from_raw(0);
 
 impl OneCpu {
-    /// Binds the calling thread.
+    /// Binds the calling thread to the CPU that it is on.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn bind() -> Result<OneCpu, KernelError> {
-        let failed = |doing: &str| {
-            let doing = doing.to_owned();
-            move |errno: nix::errno::Errno| KernelError::Io { doing, source: errno.into() }
-        };
-        let before = sched_getaffinity(SELF).map_err(failed("asking which CPUs this thread may use"))?;
-        let cpu = sched_getcpu().map_err(failed("asking which CPU this thread is on"))?;
+    pub fn bind() -> Result<OneCpu> {
+        Self::bind_to(sched_getcpu().map_err(failed("asking which CPU this thread is on"))?)
+    }
+
+    /// Binds the calling thread to a CPU.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn bind_to(cpu: usize) -> Result<OneCpu> {
+        let before = allowed()?;
         let mut only = CpuSet::new();
         only.set(cpu).and_then(|()| sched_setaffinity(SELF, &only)).map_err(failed("staying on one CPU"))?;
         Ok(OneCpu { cpu: cpu as u32, before })
@@ -38,6 +43,18 @@ impl OneCpu {
     pub fn number(&self) -> u32 {
         self.cpu
     }
+}
+
+fn failed(doing: &'static str) -> impl Fn(nix::errno::Errno) -> Error {
+    move |errno| Error::Io { doing: doing.to_owned(), source: errno.into() }
+}
+
+/// The CPUs that the calling thread may run on.
+///
+/// # Errors
+/// What the kernel says.
+pub fn allowed() -> Result<CpuSet> {
+    sched_getaffinity(SELF).map_err(failed("asking which CPUs this thread may use"))
 }
 
 impl Drop for OneCpu {
